@@ -122,7 +122,7 @@ def mtail():
 # The dashboards: Grafana, on Loki and on Prometheus.
 
 PANELS = [  # title, unit, fields; a COUNT is shown as a rate
-    ("Messages a second", "ops", ["received", "completed", "duplicates", "retried", "given_back", "dead"]),
+    ("Messages a second", "ops", ["received", "completed", "duplicates", "retried", "given_back", "dead", "unkeyed"]),
     ("In the broker's queue", "short", ["depth"]),
     ("Held here", "short", ["in_flight", "accepted", "limit", "batch_size", "parked", "held"]),
     ("The application's answers", "ms", ["forward_ms"]),

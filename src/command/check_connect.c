@@ -259,7 +259,8 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
         check_limit(c, q, vhost, s);
     if (ok && sample && q->order.key.n)
         say(s, false,
-            "no message of an ordered queue is sampled: it would be returned alone, and may come back out of order");
+            "no message of an ordered queue is sampled: it would be returned alone, and may come back out of order. "
+            "Messages without a key are counted and described by the log: `onceward explain unkeyed`");
     else if (ok && sample)
         check_sample(c, q, s);
     buf_deinit(&where);

@@ -223,7 +223,7 @@ bool key_make(const struct identity_source *sources, size_t n, const struct mess
     return found;
 }
 
-static void fault_missing(const struct identity_source *sources, size_t n, struct fault *f)
+static void fault_missing(const struct identity_source *sources, size_t n, const char *what, struct fault *f)
 {
     struct buf names = {0};
 
@@ -232,8 +232,13 @@ static void fault_missing(const struct identity_source *sources, size_t n, struc
             buf_add_text(&names, ", ");
         identity_source_add(&names, &sources[i]);
     }
-    fault_set(f, "the message has no id: looked for %s", buf_text(&names));
+    fault_set(f, "the message has no %s: looked for %s", what, buf_text(&names));
     buf_deinit(&names);
+}
+
+void key_missing(const struct identity_source *sources, size_t n, struct fault *f)
+{
+    fault_missing(sources, n, "key", f);
 }
 
 static enum identity_result judge(const struct identity_source *s, const struct buf *id, struct fault *f)
@@ -270,7 +275,7 @@ enum identity_result identity_find(const struct identity_source *sources, size_t
             return judge(&sources[i], id, f);
     }
     buf_reset(id);
-    fault_missing(sources, n, f);
+    fault_missing(sources, n, "id", f);
     return IDENTITY_MISSING;
 }
 

@@ -57,6 +57,20 @@ static const struct delivery *find_former(const struct delivery *d)
     return NULL;
 }
 
+/* The partitions share one line: a mistake in order.key concerns all of them. */
+void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    struct queue_share *s = q->share;
+
+    counter_add(&q->counts.unkeyed, 1);
+    s->unkeyed.n++;
+    if (s->unkeyed.told_ms && now_ms - s->unkeyed.told_ms < q->rules.stats_interval_ms)
+        return;
+    notes_tell(q, EVENT_UNKEYED, d)->n = s->unkeyed.n;
+    s->unkeyed.n = 0;
+    s->unkeyed.told_ms = now_ms ? now_ms : 1;
+}
+
 void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     if (!d->message->has_priority || d->message->priority < PRIORITY_HIGH || q->returns.kind != KIND_QUORUM ||

@@ -8,6 +8,9 @@
 /* A new delivery takes its place in the line of its key. true: it is the first, and may be claimed; false: it waits. */
 bool order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES]);
 
+/* Counts and logs a message without a key, which goes without an order. */
+void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery *d);
+
 /* Logs a message whose priority lets it overtake others. */
 void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery *d);
 

@@ -66,7 +66,10 @@ static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct deli
     }
     if (!a->has_key && q->rules.unkeyed_is_dead)
         return life_die(q, now_ms, d, DEAD_NO_KEY, true,
-                        "the message has no key where order.key looks for it");
+                        a->no_key_text ? a->no_key_text
+                                       : "the message has no key where order.key looks for it");
+    if (!a->has_key)
+        order_watch_unkeyed(q, now_ms, d);
     if (a->has_key && !order_join(q, now_ms, d, a->key))
         return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
     return life_join(q, now_ms, d);

@@ -50,7 +50,7 @@ static enum queue_kind kind_of(enum broker_kind k)
 static void delivered(struct lane *l, const struct broker_event *ev)
 {
     struct sidecar *s = l->sidecar;
-    struct fault f = {0};
+    struct fault f = {0}, no_key = {0};
     struct arrival a = {
         .generation = ev->tag.generation,
         .number = ev->tag.number,
@@ -74,6 +74,10 @@ static void delivered(struct lane *l, const struct broker_event *ev)
         if (l->config->order.key.n)
             a.has_key = key_make(l->config->order.key.items, l->config->order.key.n, ev->message, jsonread_id,
                                  &s->id, a.key);
+        if (!a.has_key && l->config->order.unkeyed_is_dead) {
+            identify_no_key(l, ev->message, &no_key);
+            a.no_key_text = no_key.text;
+        }
         a.no_id = identify_message(l, ev->message, &s->id, &f);
         a.no_id_text = f.text;
         a.id = buf_slice(&s->id);

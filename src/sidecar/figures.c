@@ -190,6 +190,7 @@ static void sums_read(const struct lane *first, struct sums *ret)
         add_counter(&ret->counts.retried, &c->retried);
         add_counter(&ret->counts.given_back, &c->given_back);
         add_counter(&ret->counts.dead, &c->dead);
+        add_counter(&ret->counts.unkeyed, &c->unkeyed);
         add_counter(&ret->counts.suppressed, &c->suppressed);
         ret->n_in_flight += queue_n_in_flight(&l->core);
         ret->n_accepted += l->core.held.n_accepted;
@@ -224,6 +225,8 @@ void figures_read(const struct lane *l, struct figures *ret)
     set_counter(ret, STATS_RETRIED, &counts->retried);
     set_counter(ret, STATS_GIVEN_BACK, &counts->given_back);
     set_counter(ret, STATS_DEAD, &counts->dead);
+    if (l->core.rules.ordered)
+        set_counter(ret, STATS_UNKEYED, &counts->unkeyed);
     set_int(ret, STATS_IN_FLIGHT, (int64_t)sums.n_in_flight);
     set_int(ret, STATS_ACCEPTED, (int64_t)sums.n_accepted);
     set_int(ret, STATS_LIMIT, queue_limit(&l->core));
@@ -280,7 +283,7 @@ void figures_keep(struct interval *i, const struct figure *f, int64_t now_ms)
 static void counts_take(struct queue_counts *c)
 {
     struct counter *counters[] = {&c->received,   &c->completed, &c->duplicates, &c->retried,
-                                  &c->given_back, &c->dead,      &c->suppressed};
+                                  &c->given_back, &c->dead,      &c->unkeyed,    &c->suppressed};
 
     for (size_t i = 0; i < sizeof(counters) / sizeof(*counters); i++)
         counter_take(counters[i]);

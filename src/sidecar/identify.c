@@ -1,4 +1,4 @@
-/* The id of a message, from the sources of its queue. */
+/* The id of a message, from the sources of its queue; and why it has no id, or no key. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/buf.h"
@@ -9,7 +9,7 @@
 
 enum { HEADERS_TOLD = 6 };
 
-/* For a message without an id, lists the properties and headers that could serve as its id. */
+/* For a message without an id or a key, lists the properties and headers that could serve as such. */
 static void say_what_it_has(const struct message *m, struct fault *f)
 {
     struct buf names = {0};
@@ -35,4 +35,10 @@ enum dead_reason identify_message(const struct lane *l, const struct message *m,
     default:
         return DEAD_INVALID_MESSAGE_ID;
     }
+}
+
+void identify_no_key(const struct lane *l, const struct message *m, struct fault *f)
+{
+    key_missing(l->config->order.key.items, l->config->order.key.n, f);
+    say_what_it_has(m, f);
 }

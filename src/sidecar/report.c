@@ -1,6 +1,7 @@
 /* Log lines: the core's notes, with each event's own fields. */
 #include "sidecar/sidecar.h"
 
+#include "onceward/base/fault.h"
 #include "onceward/base/log.h"
 #include "onceward/core/headers.h"
 
@@ -70,6 +71,7 @@ static const struct note_fields {
     [EVENT_PARKED_FULL] = {.text = "reason", .n = "n"},
     [EVENT_ORDER_BLOCKED] = {.n = "waiting"},
     [EVENT_NOT_EXCLUSIVE] = {.text = "reason"},
+    [EVENT_UNKEYED] = {.n = "n"},
     [EVENT_ORDER_PRIORITY] = {.n = "priority"},
     [EVENT_TOO_LARGE] = {.text = "reason"},
     [EVENT_LIMITS] = {.text = "reason"},
@@ -105,6 +107,12 @@ void report_note(struct lane *l, const struct note *n)
         log_int(&line, f->n, n->n);
     if (f->flag)
         log_bool(&line, f->flag, n->flag);
+    if (n->event == EVENT_UNKEYED) {
+        struct fault no_key = {0};
+
+        identify_no_key(l, n->d->message, &no_key);
+        log_text(&line, "reason", no_key.text);
+    }
     if ((n->event == EVENT_PAUSED || n->event == EVENT_RESUMED) &&
         n->reason == pause_reasons[PAUSE_OPERATOR].name)
         log_text(&line, "by", l->core.lever.by);

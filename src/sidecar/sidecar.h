@@ -346,6 +346,9 @@ void brokers_deinit(struct sidecar *s);
 enum dead_reason identify_message(const struct lane *l, const struct message *m, struct buf *id,
                                   struct fault *f);
 
+/* Why the message has no key: the names that it has, and those that were looked for. */
+void identify_no_key(const struct lane *l, const struct message *m, struct fault *f);
+
 /* --- arguments.c --- */
 
 void arguments_want(struct lane *l);   /* its channel was opened */

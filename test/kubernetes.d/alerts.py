@@ -12,7 +12,7 @@ import yaml
 
 MINUTE_NS = 60 * 10**9
 DRAWN = ("chaos.gz", "unsent.gz", "lags.gz")  # records with which each panel of the dashboard has something to show, by one or the other
-UNRECORDED = r"unwrap (partitions(_active)?|batch_size)\b"  # no record is of a consumer with several queues or with batches
+UNRECORDED = r"unwrap (partitions(_active)?|batch_size|unkeyed)\b"  # no record is of a consumer with several queues or with batches
 VARIABLES = {"$namespace": ".*", "$queue": ".+", "$__interval_ms": "30000", "$__interval": "30s"}
 RECORDS = "test/system/records"  # alerts.json there: which alerts fire in each before its end
 SILENCE_S = 300  # after the end of a record

@@ -249,7 +249,7 @@ def test_an_ordered_queue_is_not_sampled(bed):
     bed.app.stop()
     sidecar = bed.sidecar(wait=False, **ORDER)
     checked = check(bed, sidecar, "--sample")
-    assert checked.returncode == 1 and "ordered" in checked.stdout
+    assert checked.returncode == 1 and "ordered" in checked.stdout and "onceward explain unkeyed" in checked.stdout
     assert "has the id" not in checked.stdout
 
 
@@ -300,13 +300,18 @@ def test_one_key_that_fills_the_prefetch_is_reported(bed):
 def test_messages_without_a_key_are_not_ordered_or_dead(bed):
     ordered = Ordered(bed)
     bed.app.handler = bed.app.commit_and_answer
-    bed.queue.publish("plain")
+    bed.queue.publish("plain", headers={"acount": "a"})
     sidecar = bed.sidecar(**ORDER)
     bed.wait_for_effects(["plain"])
+    line = sidecar.wait_for("unkeyed")
+    assert line["n"] == 1 and line["message_id"] == "plain"
+    assert "looked for header:account; it has the properties message_id" in line["reason"] and "acount" in line["reason"]
+    sidecar.wait_for("stats", unkeyed_total=1)
     sidecar.term()
     bed.sidecar(**{**ORDER, "order": {"key": ["header:account"], "unkeyed": "dead"}})
     bed.queue.publish("other")
     wait_until(lambda: [r["reason"] for r in bed.letters()] == ["no_key"], "it is a dead letter")
+    assert "looked for header:account" in bed.letters()[0]["last_error"]
     assert not bed.app.posts("other")
     bed.assert_acked()
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPORT_MS = 5000 };
+enum { REPORT_MS = 5000, NO_KEY = 255 };
 
 struct world {
     struct queue q[2]; /* partitions of one consumer */
@@ -16,6 +16,7 @@ struct world {
     int64_t now;
     uint64_t n_delivered;
     int n[N_EVENTS];
+    int64_t n_of_latest; /* log line */
     bool reopened;
     unsigned can;
     int n_claims;
@@ -25,9 +26,10 @@ struct world {
 
 static void carry_out(struct world *w, struct queue *q, const struct action *a)
 {
-    if (a->kind == ACTION_TELL)
+    if (a->kind == ACTION_TELL) {
         w->n[a->note.event]++;
-    else if (a->kind == ACTION_CONSUME)
+        w->n_of_latest = a->note.n;
+    } else if (a->kind == ACTION_CONSUME)
         queue_consuming(q, w->now, a->number);
     else if (a->kind == ACTION_REOPEN)
         w->reopened = true;
@@ -111,7 +113,7 @@ static void deliver(struct world *w, int partition, uint8_t key)
                         .message = message_new(),
                         .n_bytes = 100,
                         .no_id = DEAD_NONE,
-                        .has_key = true,
+                        .has_key = key != NO_KEY,
                         .key = {key}};
 
     snprintf(id, sizeof(id), "m%d", (int)w->n_delivered);
@@ -133,6 +135,26 @@ static void test_a_key_in_two_partitions_is_logged(void **state)
     deliver(w, 0, 1); /* each partition logs it, */
     deliver(w, 1, 1); /* once per stats interval */
     assert_int_equal(w->n[EVENT_KEY_IN_TWO_PARTITIONS], 2);
+    end(w);
+}
+
+/* All partitions share a line, with the number of messages since the one before. */
+static void test_messages_without_a_key_are_counted_and_logged(void **state)
+{
+    struct world *w = world();
+
+    deliver(w, 0, NO_KEY);
+    assert_int_equal(w->n[EVENT_UNKEYED], 1);
+    assert_int_equal(w->n_of_latest, 1);
+    for (int i = 0; i < 5; i++)
+        deliver(w, i % 2, NO_KEY);
+    deliver(w, 0, 1);
+    assert_int_equal(w->n[EVENT_UNKEYED], 1);
+    run(w, 10000);
+    deliver(w, 1, NO_KEY);
+    assert_int_equal(w->n[EVENT_UNKEYED], 2);
+    assert_int_equal(w->n_of_latest, 6);
+    assert_int_equal(w->q[0].counts.unkeyed.total + w->q[1].counts.unkeyed.total, 7);
     end(w);
 }
 
@@ -250,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_key_in_two_partitions_is_logged),
+        cmocka_unit_test(test_messages_without_a_key_are_counted_and_logged),
         cmocka_unit_test(test_messages_in_turns_pause_the_queue),
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),

@@ -64,5 +64,8 @@ enum identity_result identity_find(const struct identity_source *sources, size_t
 bool key_make(const struct identity_source *sources, size_t n, const struct message *m,
               identity_json_fn *json, struct buf *room, uint8_t out[16]);
 
+/* Why key_make has found none. */
+void key_missing(const struct identity_source *sources, size_t n, struct fault *f);
+
 /* The first 16 bytes of SHA-256 of the body. */
 void fingerprint_make(const void *body, size_t len, uint8_t out[16]);

@@ -68,7 +68,7 @@ struct queue_pause {
 };
 
 struct queue_counts {
-    struct counter received, completed, duplicates, retried, given_back, dead, renewed, suppressed;
+    struct counter received, completed, duplicates, retried, given_back, dead, unkeyed, renewed, suppressed;
 };
 
 enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RELEASING, DRAIN_LEAVING, DRAIN_DONE };
@@ -102,6 +102,9 @@ struct queue_share {
     int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
     bool knows_batches;          /* the application has echoed the count of a request */
     int n_bad_answers;           /* to batches, in a row, that say nothing about the messages */
+    struct {
+        int64_t n, told_ms; /* messages without a key since the latest log line of them; its time, 0: none */
+    } unkeyed;
 };
 
 /* A request whose answer nobody awaits any more. */
@@ -246,7 +249,8 @@ struct arrival {
     enum dead_reason no_id; /* DEAD_NONE: the id is valid; else the fault, in words in no_id_text */
     const char *no_id_text;
     uint8_t fingerprint[16];
-    bool has_key; /* of an ordered queue: */
+    bool has_key;            /* of an ordered queue: */
+    const char *no_key_text; /* NULL: no key, in general words */
     uint8_t key[KEY_BYTES];
 };
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a);
