@@ -270,12 +270,36 @@ static bool knows_its_row(const struct delivery *leader)
     return leader->op != OP_CLAIM || (leader->wait == WAIT_DUE && !leader->claim.has_token);
 }
 
+/* Does an earlier delivery of that id wait for one that has ended since? */
+static bool has_earlier_surplus(const struct queue *q, const struct delivery *d)
+{
+    list_each(&q->held.waiting[WAIT_SURPLUS], k)
+    {
+        const struct delivery *other = container_of(k, struct delivery, in_list);
+
+        if (other->ref < d->ref && slice_equal(delivery_slice(other), delivery_slice(d)))
+            return true;
+    }
+    return false;
+}
+
+static bool comes_after_all(const struct delivery *leader, const struct delivery *d)
+{
+    const struct link *last = leader->followers.head.prev;
+
+    return d->ref > leader->ref &&
+           (!leader->followers.len ||
+            d->ref > container_of((struct link *)last, struct delivery, in_leader)->ref);
+}
+
 enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader)
 {
     struct delivery *leader = leader_find(q, delivery_slice(d));
 
     assert(!d->leader && !d->followers.len);
     *ret_leader = leader;
+    if (!leader && q->rules.ordered && has_earlier_surplus(q, d))
+        return JOIN_SURPLUS;
     if (!leader) {
         lead(q, d);
         return JOIN_LEADS;
@@ -284,8 +308,9 @@ enum join held_join(struct queue *q, struct delivery *d, const struct delivery *
                 !memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint));
     if (!same && knows_its_row(leader))
         return JOIN_MISMATCH;
-    if (!same || leader->followers.len >= N_FOLLOWERS_MAX)
+    if (!same || (leader->followers.len >= N_FOLLOWERS_MAX && !q->rules.ordered))
         return JOIN_SURPLUS;
+    assert(!q->rules.ordered || comes_after_all(leader, d));
     d->leader = leader;
     list_push(&leader->followers, &d->in_leader);
     return JOIN_FOLLOWS;

@@ -30,8 +30,10 @@ void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d);
 /* Answered 202: it keeps its slot of the application until the row is completed; until_ms 0: it is. */
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms);
 
-/* The position of a new delivery among others of its id: it leads, follows, waits (too many follow), or has
- * another body than the leader's row. */
+/* The position of a delivery among others of its id: it leads, follows, waits (too many follow, or it is not known
+ * whose body the row has), or has another body than the leader's row. On an ordered queue the leader is the earliest
+ * arrival, and the followers are in the order of arrival: so a message is completed in the place of its first copy,
+ * whatever keys the copies have. */
 enum join { JOIN_LEADS, JOIN_FOLLOWS, JOIN_SURPLUS, JOIN_MISMATCH };
 enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader);
 /* Detaches it from the others of its id. Returns the follower that now leads them, which has no step yet;

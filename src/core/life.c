@@ -1331,22 +1331,31 @@ static struct step life_mismatches_leader(struct queue *q, int64_t now_ms, struc
     return s;
 }
 
+/* The leader of an id waits for the earlier messages of its key. */
+static struct step life_lead(const struct queue *q, const struct delivery *d)
+{
+    assert(d->leader == d);
+    return order_waits(d) ? step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX) : life_claim(q, d);
+}
+
 struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     const struct delivery *leader;
 
     switch (held_join(q, d, &leader)) {
     case JOIN_LEADS:
-        return life_claim(q, d);
+        return life_lead(q, d);
     case JOIN_FOLLOWS:
         return step_wait(OP_CLAIM, WAIT_FOLLOWING, INT64_MAX);
-    case JOIN_SURPLUS:
-        return step_wait(OP_CLAIM, WAIT_SURPLUS,
-                         now_ms + SURPLUS_LOOK_MS + (int64_t)q->held.waiting[WAIT_SURPLUS].len);
     case JOIN_MISMATCH:
+        if (!order_waits(d)) /* else it dies when its turn comes */
+            return life_mismatches_leader(q, now_ms, d, leader);
+        break;
+    case JOIN_SURPLUS:
         break;
     }
-    return life_mismatches_leader(q, now_ms, d, leader);
+    return step_wait(OP_CLAIM, WAIT_SURPLUS,
+                     now_ms + SURPLUS_LOOK_MS + (int64_t)q->held.waiting[WAIT_SURPLUS].len);
 }
 
 struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -1420,15 +1429,16 @@ static void life_breaker_reset(struct queue *q, int64_t now_ms)
     }
 }
 
-/* A follower leads the others, or is completed with its leader. */
+/* A follower leads the others, or is completed with its leader; or the first of a key has ended, and the next one leads
+ * its id. */
 static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence c)
 {
     if (c.op == OP_ACK) {
         counter_add(&q->counts.duplicates, 1);
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, c.d);
     }
-    if (c.d->wait == WAIT_ORDER)
-        life_take(q, now_ms, c.d, FACT_KEY, life_join(q, now_ms, c.d));
+    if (c.op == OP_CLAIM && c.d->leader == c.d)
+        life_take(q, now_ms, c.d, c.d->wait == WAIT_ORDER ? FACT_KEY : FACT_LEADER, life_lead(q, c.d));
     else
         life_take(q, now_ms, c.d, FACT_LEADER, step_want(c.op));
 }

@@ -110,15 +110,13 @@ bool order_is_near_limit(const struct queue *q, const struct delivery *d)
     return limit > 0 && returns_count(&q->returns, d->copy.delivery_count) >= limit - LIMIT_SPARE;
 }
 
-bool order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])
+void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])
 {
-    bool is_first = keys_join(&q->order.keys, key, &d->place);
-
+    keys_join(&q->order.keys, key, &d->place);
     watch_partitions(q, now_ms, d, key);
     if (find_former(d))
         order_stop(q, now_ms,
                    "the broker has delivered messages again that it had taken back without a notice");
-    return is_first;
 }
 
 /* --- ends --- */

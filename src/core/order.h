@@ -5,8 +5,14 @@
 /* Order per key. A delivery of an ordered queue is claimed only when every earlier delivery of its key on the same
  * channel has ended, which is read from a committed row: completed, or dead. See order.c. Private to the core. */
 
-/* A new delivery takes its place in the line of its key. true: it is the first, and may be claimed; false: it waits. */
-bool order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES]);
+/* A new delivery takes its place in the line of its key. */
+void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES]);
+
+/* Does an earlier message of its key have to end first? */
+static inline bool order_waits(const struct delivery *d)
+{
+    return d->place.line && !key_place_is_first(&d->place);
+}
 
 /* Counts and logs a message without a key, which goes without an order. */
 void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery *d);

@@ -70,8 +70,8 @@ static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct deli
                                        : "the message has no key where order.key looks for it");
     if (!a->has_key)
         order_watch_unkeyed(q, now_ms, d);
-    if (a->has_key && !order_join(q, now_ms, d, a->key))
-        return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
+    if (a->has_key)
+        order_join(q, now_ms, d, a->key);
     return life_join(q, now_ms, d);
 }
 

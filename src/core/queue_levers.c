@@ -90,7 +90,8 @@ static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
     d->given_up = q->flow.last_chances = true;
     if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: only the letter is missing */
         life_go(q, now_ms, d, FACT_COMMAND, life_give_up(q, now_ms, d));
-    else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING && d->wait != WAIT_ORDER)
+    else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING && d->wait != WAIT_ORDER &&
+             !(q->rules.ordered && d->wait == WAIT_SURPLUS))
         life_go(q, now_ms, d, FACT_COMMAND, step_want(d->op == OP_LOOK ? OP_CLAIM : d->op));
 }
 

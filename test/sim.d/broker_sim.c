@@ -233,6 +233,7 @@ struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int6
                        .number = b->n_copies,
                        .position = ++q->next_position,
                        .body = body,
+                       .key = t->key,
                        .bytes = bytes,
                        .holder = -1};
     t->n_copies++;

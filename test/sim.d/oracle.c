@@ -825,7 +825,7 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         }
 }
 
-/* The first message of a key does not wait for its key, and all others do. */
+/* The first message of a key does not wait for its key. All others do, or they are copies of an earlier one. */
 static void check_lines(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -835,10 +835,14 @@ static void check_lines(struct world *w, const struct sidecar *s, int queue)
     for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of((struct link *)k, struct delivery, in_tags);
 
-        if (d->place.line && key_place_is_first(&d->place) == (d->wait == WAIT_ORDER))
+        bool is_copy = d->wait == WAIT_FOLLOWING || d->wait == WAIT_SURPLUS;
+
+        if (d->place.line && !is_copy && key_place_is_first(&d->place) == (d->wait == WAIT_ORDER))
             oracle_broken(w, "order", "%.*s is %s of its key and %s", (int)d->id_len, d->id,
                           key_place_is_first(&d->place) ? "the first" : "not the first",
                           d->wait == WAIT_ORDER ? "waits for it" : "does not wait");
+        if (d->leader && d->leader->ref > d->ref)
+            oracle_broken(w, "order", "%.*s follows a later delivery of its id", (int)d->id_len, d->id);
     }
 }
 

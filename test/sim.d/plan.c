@@ -356,6 +356,7 @@ static void make_ordered(struct plan *p, uint64_t *r)
             m->character = CHARACTER_500;
         if (m->queue == 0 && m->character == CHARACTER_NO_ID)
             m->character = CHARACTER_GOOD;
+        m->other_key = m->queue == 0 && m->twin_of >= 0 && random_chance(r, 5000);
     }
 }
 
@@ -456,10 +457,11 @@ void plan_print(const struct plan *p)
     for (size_t i = 0; i < p->n_messages && p->n_messages <= 20; i++) {
         const struct plan_message *m = &p->messages[i];
 
-        printf("  at %9.3f s message %d for queue %d: %s%s\n", (double)m->at_us / SECOND, m->number, m->queue,
-               characters[m->character],
+        printf("  at %9.3f s message %d for queue %d: %s%s%s\n", (double)m->at_us / SECOND, m->number,
+               m->queue, characters[m->character],
                m->twin_of < 0  ? ""
                : m->other_body ? ", an id that came before, with another body"
-                               : ", a copy");
+                               : ", a copy",
+               m->other_key ? ", under another key" : "");
     }
 }

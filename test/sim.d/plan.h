@@ -73,7 +73,8 @@ struct plan_message {
     int queue;
     enum character character;
     int twin_of;     /* number of the message that this is another copy of; -1: none */
-    bool other_body; /* of a twin: a different body */
+    bool other_body; /* of a twin: a different body, */
+    bool other_key;  /* and another key */
     int64_t bytes, param;
 };
 

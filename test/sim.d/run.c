@@ -26,16 +26,28 @@ static struct truth *truth_of(struct world *w, int number)
     return NULL;
 }
 
+static int key_of(const struct plan *p, const struct plan_message *m)
+{
+    int n = p->queues[m->queue].n_keys;
+
+    return n ? (m->number + m->other_key) % n : -1;
+}
+
 static void publish(struct world *w, void *object, uint64_t truth, uint64_t unused)
 {
     const struct plan_message *m = object;
     struct truth *t = &w->truths[truth];
+    bool is_first = !t->published_as;
+    struct copy *copy;
 
     (void)unused;
     t->n_open_copies--; /* it counted as open before its publish */
     if (!t->published_us)
         t->published_us = w->now_us;
-    broker_publish(w, t, m->other_body, m->bytes);
+    copy = broker_publish(w, t, m->other_body, m->bytes);
+    copy->key = key_of(w->plan, m);
+    if (is_first)
+        t->key = copy->key;
 }
 
 /* Publishes twins behind their originals. */
@@ -59,7 +71,7 @@ static void publish_all(struct world *w)
                                     .param = m->param,
                                     .bytes = m->bytes};
                 t->row.unproven_us = -1;
-                t->key = p->queues[m->queue].n_keys ? m->number % p->queues[m->queue].n_keys : -1;
+                t->key = key_of(p, m);
                 t->id_len = (size_t)snprintf(t->id, sizeof(t->id), "m%d", m->number);
             }
             t->n_open_copies++;

@@ -471,8 +471,8 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
     /* Publishers may set a header that is meaningful on quorum queues only. */
     a.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
     memset(a.fingerprint, 7 + m->body, sizeof(a.fingerprint));
-    a.has_key = t->key >= 0;
-    a.key[0] = (uint8_t)t->key;
+    a.has_key = m->key >= 0;
+    a.key[0] = (uint8_t)m->key;
     if (t->character == CHARACTER_NO_ID) {
         a.id = (struct slice){"", 0};
         a.no_id = DEAD_NO_MESSAGE_ID;

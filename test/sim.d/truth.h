@@ -58,7 +58,7 @@ struct post {
 /* A message, identified by its queue and id. */
 struct truth {
     int number, queue;
-    int key;               /* of an ordered queue; -1: none */
+    int key;               /* of its first copy, in an ordered queue; -1: none */
     uint64_t published_as; /* number of its first copy in its queue; 0: not published yet */
     char id[24];
     size_t id_len;
@@ -100,6 +100,7 @@ struct copy {
     bool counted;           /* its row has counted that since the latest delivery */
     uint64_t number_of_old; /* the copy that it was published from; 0: none */
     uint8_t body;           /* 0: the first copy's */
+    int key;                /* -1: none */
     int delivery_count;
     int64_t deaths, n_rejected, bytes;
     struct channel *channel; /* the channel that has it */

@@ -103,9 +103,8 @@ static void end(struct world *w)
     free(w);
 }
 
-static void deliver(struct world *w, int partition, uint8_t key)
+static void deliver_id(struct world *w, int partition, uint8_t key, const char *id)
 {
-    char id[24];
     struct queue *q = &w->q[partition];
     struct arrival a = {.generation = 1,
                         .number = ++w->n_delivered,
@@ -114,12 +113,19 @@ static void deliver(struct world *w, int partition, uint8_t key)
                         .n_bytes = 100,
                         .no_id = DEAD_NONE,
                         .has_key = key != NO_KEY,
-                        .key = {key}};
+                        .key = {key},
+                        .id = slice_of(id)};
 
-    snprintf(id, sizeof(id), "m%d", (int)w->n_delivered);
-    a.id = slice_of(id);
     queue_delivered(q, w->now, &a);
     run(w, 100);
+}
+
+static void deliver(struct world *w, int partition, uint8_t key)
+{
+    char id[24];
+
+    snprintf(id, sizeof(id), "m%d", (int)w->n_delivered + 1);
+    deliver_id(w, partition, key, id);
 }
 
 static void test_a_key_in_two_partitions_is_logged(void **state)
@@ -155,6 +161,25 @@ static void test_messages_without_a_key_are_counted_and_logged(void **state)
     assert_int_equal(w->n[EVENT_UNKEYED], 2);
     assert_int_equal(w->n_of_latest, 6);
     assert_int_equal(w->q[0].counts.unkeyed.total + w->q[1].counts.unkeyed.total, 7);
+    end(w);
+}
+
+/* The first copy waits for its key, so the others wait with it. More of them follow it than on an unordered queue. */
+static void test_copies_under_other_keys_follow_the_first(void **state)
+{
+    struct world *w = world();
+
+    w->can = 1u << OP_CLAIM;
+    deliver_id(w, 0, 1, "first");
+    deliver_id(w, 0, 1, "twice");
+    assert_int_equal(w->n_claims, 1);
+    for (int i = 0; i < 30; i++)
+        deliver_id(w, 0, (uint8_t)(2 + i), "twice");
+    assert_int_equal(w->q[0].held.waiting[WAIT_FOLLOWING].len, 30);
+    assert_int_equal(w->n_claims, 1);
+    for (const struct link *k = w->q[0].held.waiting[WAIT_FOLLOWING].head.next;
+         k != &w->q[0].held.waiting[WAIT_FOLLOWING].head; k = k->next)
+        assert_int_equal(container_of((struct link *)k, struct delivery, in_list)->leader->ref, 2);
     end(w);
 }
 
@@ -273,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_key_in_two_partitions_is_logged),
         cmocka_unit_test(test_messages_without_a_key_are_counted_and_logged),
+        cmocka_unit_test(test_copies_under_other_keys_follow_the_first),
         cmocka_unit_test(test_messages_in_turns_pause_the_queue),
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),
