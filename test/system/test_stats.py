@@ -15,6 +15,7 @@ WITH_A_PAUSE = {"paused_reason", "paused_detail"}
 WITH_BAD_ANSWERS = {"limit_reason"}  # see test_pauses.py
 WITH_A_RANGE = {"partitions", "partitions_active"}  # see test_partitions.py
 WITH_BATCHES = {"batch_size"}  # see test_batches.py
+WITH_ORDER = {"unkeyed", "unkeyed_total"}  # see test_order.py
 
 
 def source():
@@ -129,9 +130,9 @@ def test_a_line_has_the_fields_of_the_table_in_its_order_and_each_of_them_is_wri
     for line in sidecar.find("stats"):
         has = [key for key in line if not key.startswith("_")]
         assert has == [key for key in order if key in line], "fields that are not in the table, or out of its order"
-        assert set(order) - set(has) <= WITH_A_PAUSE | WITH_A_RANGE | WITH_BATCHES | WITH_BAD_ANSWERS | {"state_detail", "depth_reason", "oldest_snapshot_reason"}
+        assert set(order) - set(has) <= WITH_A_PAUSE | WITH_A_RANGE | WITH_BATCHES | WITH_ORDER | WITH_BAD_ANSWERS | {"state_detail", "depth_reason", "oldest_snapshot_reason"}
         assert ("depth_reason" in has) == (line["depth"] is None)
         assert ("oldest_snapshot_reason" in has) == (line["oldest_snapshot_ms"] is None)
         assert line["state"] in states()
         seen |= set(has)
-    assert seen - WITH_BAD_ANSWERS == set(order) - WITH_A_RANGE - WITH_BATCHES - WITH_BAD_ANSWERS, f"never written: {set(order) - seen}"
+    assert seen - WITH_BAD_ANSWERS == set(order) - WITH_A_RANGE - WITH_BATCHES - WITH_ORDER - WITH_BAD_ANSWERS, f"never written: {set(order) - seen}"
