@@ -356,6 +356,7 @@ def main():
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--tool", choices=("thread", "valgrind"))
+    parser.add_argument("--installed", default="", help="packages that were installed for this")
     parser.add_argument("--took", action="append", default=[], metavar="TITLE=SECONDS", help="what was done before, for the table at the end")
     options = parser.parse_args()
     options.n_together = options.n_alone = None  # not known
@@ -403,6 +404,8 @@ def main():
         say(f"Unstable, {len(count.unstable)}: failed beside others, passed alone:" + "".join(f"\n  {one}" for one in count.unstable))
         if options.strict:
             count.passed, count.failed = count.passed - len(count.unstable), count.failed + len(count.unstable)
+    if options.installed:
+        say("To remove the packages that were installed for this: apt-get purge" + options.installed + " && apt-get autoremove --purge")
     say(f"{count.passed} passed, {count.failed} failed")
     return status or (1 if count.failed or not count.passed else 0)
 

@@ -11,6 +11,7 @@ import collections
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -80,11 +81,11 @@ class Demo:
     END = "Every order was booked exactly once, or is dead with its reason; every invoice was booked exactly once."
 
     def __init__(self, binary, screen):
-        self.binary = binary
         self.screen = screen
         self.watch = None
         self.servers = servers.Servers("onceward-demo-")
         self.folder = self.servers.folder
+        self.binary = shutil.copy(binary, self.folder)  # another run may build anew in the folder of the first one
         self.shop, self.billing = Service("shop", ORDERS), Service("billing", INVOICES)
         self.sidecars = {}
         self.killed = collections.Counter()
@@ -481,18 +482,21 @@ def main():
     options = parser.parse_args()
     process.interrupt_on_signals()
     screen = Screen(options.watch or bool(options.record) or (sys.stdout.isatty() and not options.plain), options.record)
-    demo = (ordered_demo() if options.ordered else Demo)(options.binary, screen)
+    demo, status, is_kept = None, 130, False
     try:
+        demo = (ordered_demo() if options.ordered else Demo)(options.binary, screen)
         status = demo.run()
         screen.save()
-        if options.keep and status == 0:
+        is_kept = options.keep and status == 0
+        if is_kept:
             demo.keep()
         return status
     except KeyboardInterrupt:
         screen.say("\nStopped.")
-        return status if options.keep and "status" in locals() else 130
+        return status if is_kept else 130
     finally:
-        demo.clean()
+        if demo:
+            demo.clean()
         if options.installed:
             print("To remove the packages that were installed for this: apt-get purge" + options.installed + " && apt-get autoremove --purge")
 

@@ -4,6 +4,8 @@ that only pretend. The demo itself is run by people."""
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -94,12 +96,27 @@ if [ -e "$FAKES/offline" ]; then
     for n in 1 2 3 4 5 6 7 8 9; do echo "E: Failed to fetch http://deb.example.com/$n  Could not resolve 'deb.example.com'" >&2; done
     exit 100
 fi
-[ -e "$POLICY" ] && echo "no server is started" >>"$FAKES/log"
+if [ -e "$FAKES/locked" ]; then
+    echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)" >&2
+    exit 100
+fi
+[ "$1" = install ] || exit 0
 echo "pmstatus:x:50:Installing"
+for name in "$@"; do case $name in -* | install | *=* | *::*) ;; *) touch "$FAKES/$name.installed" ;; esac; done
+mkdir -p "$UNITS/multi-user.target.wants" "$UNITS/sockets.target.wants" "$RUNLEVELS/rc2.d"
+ln -sf /lib/systemd/system/rabbitmq-server.service "$UNITS/multi-user.target.wants"
+ln -sf /lib/systemd/system/epmd.socket "$UNITS/sockets.target.wants"
+ln -sf ../init.d/nginx "$RUNLEVELS/rc2.d/S01nginx"
+[ -e "$POLICY" ] && echo "no server is started" >>"$FAKES/log"
+while [ -e "$FAKES/slow-apt" ]; do sleep 0.05; done
 """,
     "update-rc.d": 'echo "update-rc.d $*" >>"$FAKES/log"',
     "meson": 'for folder in "$@"; do case $folder in */tree) mkdir -p "$folder"; echo >"$folder/build.ninja" ;; esac; done',
-    "ninja": 'echo begin >>"$FAKES/log"; while [ -e "$FAKES/slow" ]; do sleep 0.05; done; echo end >>"$FAKES/log"',
+    "ninja": """echo begin >>"$FAKES/log"
+while [ -e "$FAKES/slow" ]; do sleep 0.05; done
+[ ! -e "$FAKES/faulty" ] || exit 1
+echo end >>"$FAKES/log"
+""",
 }
 
 
@@ -111,13 +128,18 @@ def fakes(tmp_path):
     for name, text in FAKES.items():
         (folder / name).write_text("#!/bin/sh\n" + text + "\n")
         (folder / name).chmod(0o755)
-    environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", FAKES=str(folder), POLICY=str(folder / "policy-rc.d"), TMPDIR=str(tmp_path))
+    (tmp_path / "tmp").mkdir()
+    environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", FAKES=str(folder), POLICY=str(folder / "policy-rc.d"), TMPDIR=str(tmp_path / "tmp"),
+                       UNITS=str(folder / "units"), RUNLEVELS=str(folder / "runlevels"), PACKAGES_LOCK=str(folder))
+
+    def run(*command):
+        return process.spawn(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def start(line):
-        return process.spawn(["sh", "-euc", f'root={pages.ROOT}; . "$root/test/packages.sh"; {line}'], env=environment, stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return run("sh", "-euc", f'root={pages.ROOT}; . "$root/test/packages.sh"; trap packages_cleanup EXIT; {line}')
 
-    start.folder, start.environment = folder, environment
+    start.folder, start.environment, start.run = folder, environment, run
+    start.left = lambda: os.listdir(environment["TMPDIR"])
     start.log = lambda: (folder / "log").read_text().split("\n")[:-1] if (folder / "log").exists() else []
     return start
 
@@ -129,10 +151,36 @@ def ended(child):
 
 def test_new_servers_are_neither_started_nor_enabled_at_boot(fakes):
     (fakes.folder / "python3.installed").touch()
-    status, said = ended(fakes("packages_install rabbitmq-server postgresql python3; echo \"installed:$installed\""))
+    units = fakes.folder / "units" / "multi-user.target.wants"
+    units.mkdir(parents=True)
+    (units / "mine.service").symlink_to("/lib/systemd/system/mine.service")
+    status, said = ended(fakes("packages_install rabbitmq-server postgresql python3; echo \"installed:$packages_installed\""))
     assert status == 0 and "Installing: rabbitmq-server postgresql\n" in said and "installed: rabbitmq-server postgresql\n" in said, said
     assert "no server is started" in fakes.log() and not (fakes.folder / "policy-rc.d").exists()
-    assert {"update-rc.d rabbitmq-server disable", "update-rc.d postgresql disable"} <= set(fakes.log())
+    assert "update-rc.d nginx disable" in fakes.log()
+    assert [name for _, _, files in os.walk(fakes.folder / "units") for name in files] == ["mine.service"], "only what was enabled before"
+
+
+def test_two_runs_install_one_after_the_other(fakes):
+    """Otherwise the first one would remove the policy-rc.d of the second one."""
+    (fakes.folder / "slow-apt").touch()
+    first = fakes("packages_install rabbitmq-server")
+    wait_until(lambda: "no server is started" in fakes.log(), "the first installs")
+    second = fakes("packages_install rabbitmq-server postgresql")
+    assert second.stdout.readline() == b"Another run installs packages: waiting for it\n"
+    (fakes.folder / "slow-apt").unlink()
+    assert ended(first)[0] == 0
+    status, said = ended(second)
+    assert status == 0 and "Installing: postgresql\n" in said, said
+    assert fakes.log().count("no server is started") == 2 and not (fakes.folder / "policy-rc.d").exists()
+
+
+def test_another_apt_is_waited_for(fakes):
+    (fakes.folder / "locked").touch()
+    child = fakes("packages_install rabbitmq-server")
+    assert child.stdout.readline() == b"Installing: rabbitmq-server\n" and child.stdout.readline() == b"Another apt is running: waiting for it\n"
+    (fakes.folder / "locked").unlink()
+    assert ended(child)[0] == 0 and (fakes.folder / "rabbitmq-server.installed").exists() and not fakes.left()
 
 
 def test_without_a_network_the_last_line_is_a_sentence(fakes):
@@ -140,7 +188,7 @@ def test_without_a_network_the_last_line_is_a_sentence(fakes):
     status, said = ended(fakes("packages_install rabbitmq-server"))
     lines = said.strip().split("\n")
     assert status == 100 and len(lines) <= 5 and "is there a network?" in lines[-1] and "--no-install" in lines[-1], said
-    assert not [name for name in os.listdir(fakes.environment["TMPDIR"]) if name.startswith("onceward-install")]
+    assert not fakes.left()
 
 
 @pytest.mark.parametrize("script", ["deploy/demo"])
@@ -161,3 +209,76 @@ def test_two_builds_in_one_folder_wait_for_each_other(fakes, tmp_path):
     assert line.startswith("Another build runs in ") and "waiting" in line, line
     (fakes.folder / "slow").unlink()
     assert ended(first) == (0, "") and ended(second) == (0, "") and fakes.log() == ["begin", "end"] * 2
+
+
+# interrupts
+
+PURGE = "To remove the packages that were installed for this: apt-get purge "
+
+
+@pytest.fixture
+def tree(fakes, tmp_path):
+    """A tree whose builds are the fakes', and whose gates and tests take as long as there is the file `slow`."""
+    for name in "test/run", "test/packages.sh", "deploy/demo":
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(pages.path(name), tmp_path / "tree" / name)
+    (tmp_path / "tree/test/gates").write_text('#!/bin/sh\necho "gates $$" >>"$FAKES/log"\nwhile [ -e "$FAKES/slow" ]; do sleep 0.05; done\n')
+    (tmp_path / "tree/test/gates").chmod(0o755)
+    (tmp_path / "tree/test/suite.py").write_text('import sys\nprint(*sys.argv[1:], sep="\\n")\n')
+    (fakes.folder / "slow").touch()
+    return tmp_path / "tree"
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as f:
+            return bool(f.read())  # none: it has ended, and its parent has not asked yet
+    except FileNotFoundError:
+        return False
+
+
+def interrupted(child):
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does
+    status, said = ended(child)
+    return status, said.strip().split("\n")
+
+
+def test_interrupted_gates_and_builds_have_not_failed(fakes, tree):
+    child = fakes.run(str(tree / "test/run"))
+    gates = int(wait_until(lambda: [line for line in fakes.log() if line.startswith("gates")], "the gates run")[0].split()[1])
+    wait_until(lambda: fakes.log().count("begin") == 2, "both builds run")
+    status, said = interrupted(child)
+    assert status == 130 and said[-2:] == ["Interrupted.", "0 passed, 0 failed"] and said[-3].startswith(PURGE + "gcc "), said
+    assert not fakes.left() and "end" not in fakes.log() and not is_running(gates)
+
+
+def test_failed_builds_have_failed(fakes, tree):
+    (fakes.folder / "slow").unlink()
+    (fakes.folder / "faulty").touch()
+    status, said = ended(fakes.run(str(tree / "test/run")))
+    assert status == 1 and said.strip().split("\n")[-1] == "0 passed, 1 failed" and PURGE in said and not fakes.left(), said
+
+
+def test_the_suite_is_told_what_was_installed(fakes, tree):
+    (fakes.folder / "slow").unlink()
+    status, said = ended(fakes.run(str(tree / "test/run"), "--quick"))
+    assert status == 0 and "--installed= gcc " in said and " rabbitmq-server " in said, said
+
+
+@pytest.mark.parametrize("where", ["slow-apt", "slow"])
+def test_an_interrupted_demo_leaves_nothing_and_names_its_packages(fakes, tree, where):
+    (fakes.folder / where).touch()
+    child = fakes.run(str(tree / "deploy/demo"))
+    wait_until(lambda: ("begin" if where == "slow" else "no server is started") in fakes.log(), "it installs, or builds")
+    status, said = interrupted(child)
+    assert status == 130 and said[-2] == "Stopped." and said[-1].startswith(PURGE + "gcc "), said
+    assert not fakes.left() and not (fakes.folder / "policy-rc.d").exists() and not os.listdir(fakes.folder / "units" / "sockets.target.wants")
+
+
+def test_a_demo_that_does_not_build_leaves_nothing_and_names_its_packages(fakes, tree):
+    (fakes.folder / "slow").unlink()
+    (fakes.folder / "faulty").touch()
+    tree.chmod(0o555)  # the build is in a temporary folder, unless this is root's
+    status, said = ended(fakes.run(str(tree / "deploy/demo")))
+    tree.chmod(0o755)
+    assert status == 1 and said.strip().split("\n")[-1].startswith(PURGE + "gcc ") and not fakes.left(), said

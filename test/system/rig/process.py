@@ -7,6 +7,7 @@ import concurrent.futures
 import ctypes
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +18,11 @@ _running = {}
 _spawner = concurrent.futures.ThreadPoolExecutor(1, "spawner")
 _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
+
+# The folder of a temporary build (build_place in test/packages.sh). Only the first program that imports this removes it.
+_removed = os.environ.pop("ONCEWARD_REMOVED_AT_THE_END", "")
+if _removed:
+    atexit.register(shutil.rmtree, _removed, ignore_errors=True)
 
 
 def _die_with_parent():
