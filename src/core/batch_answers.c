@@ -151,51 +151,52 @@ static bool was_often_refused(const struct delivery *d)
     return d->n_given_back >= REFUSALS_TOGETHER || d->copy.redelivered;
 }
 
-/* A whole answer, for one of the members. */
+/* The whole request is answered, and one of its members may be at fault, or none: no status is permanent here. */
+static enum verdict verdict_in_company(struct queue *q, struct delivery *d, enum batch_verdict v,
+                                       const struct answer *a)
+{
+    switch (v) {
+    case BATCH_NOT_NOW_FOR_ONE:
+        batches_split_by_half(d);
+        return VERDICT_NOT_NOW;
+    case BATCH_NOT_NOW:
+        if (a->kind == ANSWER_STATUS && was_often_refused(d))
+            batches_split_by_half(d);
+        return VERDICT_NOT_NOW;
+    case BATCH_TOO_LARGE:
+        batches_split_by_half(d);
+        return VERDICT_SPLIT;
+    case BATCH_FAILED:
+        batches_split(q, d);
+        return VERDICT_SPLIT;
+    case BATCH_TIMEOUT:
+        return VERDICT_SPLIT;
+    case BATCH_CRASHED:
+        return VERDICT_DIED;
+    case BATCH_BAD:
+    case BATCH_UNKNOWN:
+    case BATCH_ANSWERED:
+    case BATCH_ACCEPTED:
+    case N_BATCH_VERDICTS:
+        break;
+    }
+    return VERDICT_BAD_ANSWER;
+}
+
+/* A whole answer, for one of the members. A message alone is judged as without batches. */
 static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum batch_verdict v,
                        const struct answer *a)
 {
     const struct outcome_rules rules = {q->rules.transaction, q->rules.permanent_status,
                                         q->rules.n_permanent_status};
-    enum verdict own = outcome_of(a->kind, a->status, &rules);
+    enum verdict own;
 
-    switch (v) {
-    case BATCH_BAD:
-    case BATCH_UNKNOWN:
+    if (batches_in_company(d))
+        own = verdict_in_company(q, d, v, a);
+    else if (v == BATCH_BAD || v == BATCH_UNKNOWN)
         own = VERDICT_BAD_ANSWER;
-        break;
-    case BATCH_NOT_NOW_FOR_ONE:
-        if (batches_in_company(d))
-            batches_split_by_half(d);
-        own = VERDICT_NOT_NOW;
-        break;
-    case BATCH_TOO_LARGE:
-        if (batches_in_company(d)) {
-            batches_split_by_half(d);
-            own = VERDICT_SPLIT;
-        }
-        break;
-    case BATCH_FAILED:
-        if (batches_in_company(d)) {
-            batches_split(q, d);
-            own = VERDICT_SPLIT;
-        }
-        break;
-    case BATCH_TIMEOUT:
-        if (batches_in_company(d))
-            own = VERDICT_SPLIT;
-        break;
-    case BATCH_NOT_NOW:
-        if (batches_in_company(d) && a->kind == ANSWER_STATUS && was_often_refused(d))
-            batches_split_by_half(d);
-        own = VERDICT_NOT_NOW;
-        break;
-    case BATCH_ANSWERED:
-    case BATCH_ACCEPTED:
-    case BATCH_CRASHED:
-    case N_BATCH_VERDICTS:
-        break;
-    }
+    else
+        own = outcome_of(a->kind, a->status, &rules);
     member_answered(q, now_ms, d, own, a);
 }
 

@@ -34,6 +34,7 @@ static const char *const faults[N_FAULTS] = {
     "app_slow",       "app_hang",    "pause",        "redrive"};
 
 static const int permanent[] = {400, 410, 413, 415, 422};
+static const int permanent_of_all_kinds[] = {400, 409, 410, 413, 415, 422, 429, 502, 503};
 
 const char *character_name(enum character c)
 {
@@ -373,6 +374,11 @@ static void make_batches(struct plan *p, uint64_t *r)
         plan_batch(q, (int)ONE_OF(r, 2, 3, 8, 30, 100));
         if (random_chance(r, 2000))
             q->batch.max_bytes = 1024;
+    }
+    for (int i = 0; i < p->n_queues && p->seed % 8 == 0; i++) {
+        p->queues[i].rules.permanent_status = permanent_of_all_kinds;
+        p->queues[i].rules.n_permanent_status =
+            sizeof(permanent_of_all_kinds) / sizeof(*permanent_of_all_kinds);
     }
     a->names_failures = random_chance(r, 5000);
     for (int d = DEED_SOME_FAIL; d < N_DEEDS; d++)

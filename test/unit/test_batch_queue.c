@@ -531,6 +531,32 @@ static void not_now_for_ever_because_of_one_member_stops_no_other(void **state)
     }
 }
 
+/* A status of permanent_status in answer to a single message is permanent, whatever it means otherwise. In answer to
+ * several messages it says nothing about one of them. */
+static void a_permanent_status_kills_only_a_message_alone(void **state)
+{
+    static const int statuses[] = {408, 409, 423, 425, 429, 500, 502, 503, 504};
+
+    bad = 42;
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
+        struct world *w = world_of(0, true, one_is_locked);
+
+        says_not_now = statuses[i];
+        w->q.rules.permanent_status = statuses + i;
+        w->q.rules.n_permanent_status = 1;
+        w->takes_time = true;
+        for (int m = 0; m < N; m++)
+            deliver(w, m, 0);
+        run(w, 400000);
+        assert_int_equal(w->sizes[0], N);
+        for (int m = 0; m < N; m++)
+            if (w->dead[m] != (m == bad) || w->completed[m] != (m != bad) || w->attempts[m] != 1)
+                fail_msg("%d: message %d: dead %d, completed %d, %d attempts", statuses[i], m, w->dead[m],
+                         w->completed[m], w->attempts[m]);
+        end(w);
+    }
+}
+
 /* Its next attempt may be later than max_hold, and a new delivery does not know how often it was refused. */
 static void a_redelivered_message_that_is_refused_in_company_goes_in_halves(void **state)
 {
@@ -938,6 +964,7 @@ int main(void)
         cmocka_unit_test(an_overloaded_application_gets_the_same_again),
         cmocka_unit_test(not_now_because_of_one_member_goes_in_halves),
         cmocka_unit_test(not_now_for_ever_because_of_one_member_stops_no_other),
+        cmocka_unit_test(a_permanent_status_kills_only_a_message_alone),
         cmocka_unit_test(a_redelivered_message_that_is_refused_in_company_goes_in_halves),
         cmocka_unit_test(a_request_that_is_too_large_goes_in_halves),
         cmocka_unit_test(a_body_that_does_not_fit_is_not_encoded),
