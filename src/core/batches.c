@@ -11,15 +11,18 @@
 
 enum { HANG_CAP = 8 }; /* after a window without an answer: 8 messages in a request, then 1 */
 
-void batches_init(struct queue *q)
+/* As many requests as are in flight at once set the circuit breaker, at least BRAKE_LEAST: no more of them show that
+ * everything fails. */
+int batches_failure_weight(const struct queue *q)
 {
     int least = q->rules.concurrency > BRAKE_LEAST ? q->rules.concurrency : BRAKE_LEAST;
 
-    if (!batches_are_on(q))
-        return;
-    /* Failed requests are counted, and no more of them are in flight at once. */
-    if (q->share->brake.threshold > least)
-        q->share->brake.threshold = least;
+    return (q->share->brake.threshold + least - 1) / least;
+}
+
+size_t batches_most_open(const struct queue *q)
+{
+    return q->share->n_in_flight * (batches_are_on(q) ? (size_t)q->rules.batch.max_messages : 1);
 }
 
 /* --- its size --- */

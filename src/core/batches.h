@@ -15,8 +15,6 @@ static inline bool batches_are_on(const struct queue *q)
     return q->rules.batch.max_messages > 0;
 }
 
-void batches_init(struct queue *q);
-
 /* Most messages and bytes of a request: as configured, or fewer that the application takes. */
 size_t batches_messages(const struct queue *q);
 
@@ -54,6 +52,12 @@ static inline bool batches_in_company(const struct delivery *d)
 /* d has failed with the whole of its request: the next one is half as large, or d goes alone. */
 void batches_split(const struct queue *q, struct delivery *d);
 void batches_split_by_half(struct delivery *d);
+
+/* How much a request that failed as a whole counts for the circuit breaker, where a message counts 1. */
+int batches_failure_weight(const struct queue *q);
+
+/* Messages in flight, at most. */
+size_t batches_most_open(const struct queue *q);
 
 /* Does the failure of r show another bad message? One half of a failed request fails because of the same message; the
  * other one because of another. */

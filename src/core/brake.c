@@ -64,9 +64,11 @@ bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f
     if (b->n < BRAKE_IDS)
         b->members[b->n] = member;
     b->n++;
+    b->sum += f->weight ? f->weight : 1;
+    b->requests |= f->weight > 0;
     b->no_ids &= f->no_id;
     brake_count(b, f->text);
-    if (b->on || !b->threshold || b->n < b->threshold)
+    if (b->on || !b->threshold || b->sum < b->threshold)
         return false;
     b->on = true;
     b->since_ms = b->tried_ms = now_ms;
@@ -102,7 +104,7 @@ bool brake_succeeded(struct brake *b)
 
 bool brake_may_set(const struct brake *b, size_t n_open)
 {
-    return b->threshold && !b->on && b->n && n_open && n_open + (size_t)b->n >= (size_t)b->threshold;
+    return b->threshold && !b->on && b->n && n_open && n_open + (size_t)b->sum >= (size_t)b->threshold;
 }
 
 bool brake_try(struct brake *b, int64_t now_ms, int most)
@@ -134,6 +136,6 @@ void brake_tell(const struct brake *b, char *ret, size_t size)
     for (size_t i = 1; i < BRAKE_TEXTS; i++)
         if (b->texts[i].n > most->n)
             most = &b->texts[i];
-    snprintf(ret, size, "%d different messages in a row failed; commonest, %d times: %s", b->n, most->n,
-             most->text);
+    snprintf(ret, size, "%d different %s in a row failed; commonest, %d times: %s", b->n,
+             b->requests ? "requests or messages" : "messages", most->n, most->text);
 }

@@ -462,30 +462,33 @@ static bool count_failure(struct queue *q, int64_t now_ms, const struct brake_fa
     return q->share->brake.on;
 }
 
-/* Counts a failure of a message. Answers whether the circuit breaker is set now. A message that was named beside others
- * that succeeded says nothing about the application, and a request counts once: as the first of its members that was not
- * counted before. */
+/* A message that failed beside others that succeeded says nothing about the application, and a request that failed as a
+ * whole was counted then. */
+static bool says_nothing_about_others(const struct delivery *d)
+{
+    const struct request *r = d->request;
+
+    return batches_in_company(d) && (r->some_succeeded || r->some_completed || r->failed);
+}
+
+/* Counts a failure of a message. Answers whether the circuit breaker is set now. */
 static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
 {
     struct brake_failure f = {
         .id = brake_id(q, d), .no_id = no_id, .text = d->outcome.error ? d->outcome.error : ""};
-    int n_before = q->share->brake.n;
 
-    if (d->request && (d->request->some_succeeded || (batches_in_company(d) && d->request->failed)))
+    if (says_nothing_about_others(d))
         return q->share->brake.on;
     if (!d->id_len && !d->copy.n_rejected) {
         f.content = hash_bytes(d->fingerprint, sizeof(d->fingerprint));
         f.again = d->copy.redelivered;
     }
-    count_failure(q, now_ms, &f);
-    if (d->request)
-        d->request->failed |= q->share->brake.n > n_before;
-    return q->share->brake.on;
+    return count_failure(q, now_ms, &f);
 }
 
 void life_request_failed(struct queue *q, int64_t now_ms, const struct delivery *member, const char *text)
 {
-    struct brake_failure f = {.text = text, .id = brake_id(q, member)};
+    struct brake_failure f = {.text = text, .id = brake_id(q, member), .weight = batches_failure_weight(q)};
 
     if (member->request->failed)
         return;
@@ -1047,6 +1050,15 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
     limiter_bad(&q->share->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
 }
 
+/* For the circuit breaker: a message that was charged, or its request as a whole. */
+static void unanswered_counts(struct queue *q, int64_t now_ms, const struct delivery *d, bool charged)
+{
+    if (charged)
+        failed(q, now_ms, d, false);
+    else if (batches_in_company(d) && !life_is_tainted(q, d))
+        life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
+}
+
 /* Accepted with 202: the row is read again and again, until then. */
 static struct step life_watch(int64_t now_ms, int64_t until_ms)
 {
@@ -1067,8 +1079,7 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
         tell_failed(q, now_ms, d, r->answer == ROW_RELEASED);
         if (revoked) { /* no answer within the window */
             request_unanswered(q, now_ms, d->request);
-            if (r->answer == ROW_FAILED)
-                failed(q, now_ms, d, false);
+            unanswered_counts(q, now_ms, d, r->answer == ROW_FAILED);
         }
         return row_waits(now_ms, d);
     case ROW_COMPLETED:

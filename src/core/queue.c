@@ -26,7 +26,6 @@ void queue_init(struct queue *q, const struct queue_rules *rules, struct applica
     q->own.n_queues = 1;
     limiter_init(&q->own.limiter, rules->concurrency);
     brake_init(&q->own.brake, brake_threshold(rules->brake, rules->prefetch));
-    batches_init(q);
     held_init(q);
 }
 

@@ -208,7 +208,7 @@ static size_t n_open(const struct queue *q)
 {
     const struct queue_held *h = &q->held;
 
-    return q->share->n_in_flight + h->n_reserved + h->wanted[OP_CLAIM].len + h->wanted[OP_LOOK].len +
+    return batches_most_open(q) + h->n_reserved + h->wanted[OP_CLAIM].len + h->wanted[OP_LOOK].len +
            h->sent[OP_LOOK].len + h->wanted[OP_CHECK].len + h->sent[OP_CHECK].len +
            h->waiting[WAIT_WATCHING].len;
 }

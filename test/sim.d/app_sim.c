@@ -500,6 +500,16 @@ static void next_step(struct world *w, struct post *p)
         do_step(w, p, p->epoch, 0);
 }
 
+/* Of a batch each message is named, or the answer is that of the whole. */
+static void refuse(struct world *w, struct post *carrier, int status)
+{
+    bool names = carrier->enveloped && w->plan->application.names_failures && status != 503;
+
+    for (size_t i = 0; i < carrier->n_members && names; i++)
+        carrier->members[i]->named = status;
+    answer(w, carrier, ANSWER_STATUS, names ? 200 : status, -1);
+}
+
 static void request_arrives(struct world *w, void *object, uint64_t unused, uint64_t unused2)
 {
     struct post *p = object;
@@ -521,8 +531,8 @@ static void request_arrives(struct world *w, void *object, uint64_t unused, uint
         enter(a, p);
         return;
     }
-    if (a->forced != DEED_OK || (capacity && a->n_busy >= (size_t)capacity)) {
-        answer(w, p, ANSWER_STATUS, a->forced == DEED_500 ? 500 : 503, -1);
+    if (a->forced || (capacity && a->n_busy >= (size_t)capacity)) {
+        refuse(w, p, a->forced ? a->forced : 503);
         return;
     }
     p->deed = p->enveloped ? choose_deed_of_batch(w, p) : choose_deed(w, p);

@@ -18,8 +18,8 @@ struct app_sim {
     int64_t back_us;    /* down until then, because of a fault */
     struct post **busy; /* requests being handled. Owned */
     size_t n_busy, busy_cap;
-    enum deed forced; /* deed for all requests; DEED_OK: none is forced */
-    int slower;       /* factor of the work's time; 1: normal */
+    int forced; /* status of every answer; 0: none is forced */
+    int slower; /* factor of the work's time; 1: normal */
     int64_t crashed_us;
 };
 

@@ -101,7 +101,7 @@ static void app_down(struct world *w, struct sidecar *s, const struct plan_fault
 static void app_503(struct world *w, struct sidecar *s, const struct plan_fault *f)
 {
     (void)w;
-    s->app.forced = f->kind == FAULT_APP_503 ? DEED_503 : DEED_500;
+    s->app.forced = f->kind == FAULT_APP_503 ? 503 : f->param >= 300 ? (int)f->param : 500;
 }
 
 static void app_slow(struct world *w, struct sidecar *s, const struct plan_fault *f)
@@ -122,7 +122,7 @@ static void app_well(struct world *w, struct sidecar *s, const struct plan_fault
 {
     (void)w;
     (void)f;
-    s->app.forced = DEED_OK;
+    s->app.forced = 0;
     s->app.slower = 1;
     s->app.hangs = false;
 }

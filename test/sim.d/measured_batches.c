@@ -133,30 +133,70 @@ static void one_is_refused(struct report *r)
     }
 }
 
-/* Requests of the first second: the circuit breaker allows as many as `concurrency` in each second. */
+/* A deploy that fails every message, in one of the ways that it can answer. The circuit breaker allows as many trials as
+ * `concurrency` in each second. Without batches up to 20 messages in a row may be dead before it is set. */
+struct bad_answer {
+    int status;
+    bool named, transaction;
+    const char *name;
+};
+
+static void bad_deploy_of(struct report *r, const struct bad_answer *b, int slots)
+{
+    struct figures f = {0};
+    struct plan p;
+    char name[80], text[160];
+    int most = 50 + 10 * slots;
+
+    batch_plan(&p, slots, b->transaction);
+    p.application.names_failures = b->named;
+    plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
+    plan_add(&p, 0, CHARACTER_GOOD, 1600, 2 * SECOND, 0);
+    plan_break(&p, FAULT_APP_500, SECOND, 20 * (int64_t)SECOND)->param = b->status;
+    p.stop_us = 12 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(name, sizeof(name), "%s, batches of 100, concurrency %d%s", b->name, slots,
+             b->transaction ? "" : ", response");
+    snprintf(text, sizeof(text),
+             "%llu requests in 10 s (at most 50, and %d trials), %zu dead, %d charged (at most 20 each)",
+             (unsigned long long)f.out.counts.n_posts, most - 50, f.n_dead[CHARACTER_GOOD], f.n_charged);
+    verdict(r, &f,
+            f.out.counts.n_posts <= (uint64_t)most && f.n_dead[CHARACTER_GOOD] <= 20 && f.n_charged <= 20,
+            name, text);
+}
+
 static void bad_deploy(struct report *r)
 {
     static const int slots[] = {1, 4, 16};
+    static const struct bad_answer all[] = {
+        {500, false, true, "all answered 500"}, {404, false, true, "all answered 404"},
+        {422, false, true, "all answered 422"}, {422, false, false, "all answered 422"},
+        {422, true, true, "all named 422"},     {422, true, false, "all named 422"},
+        {500, true, true, "all named 500"},
+    };
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
+        for (size_t k = 0; k < 3; k++)
+            bad_deploy_of(r, &all[i], slots[k]);
+}
+
+/* An application that hangs with every request. */
+static void all_hang(struct report *r)
+{
+    struct figures f = {0};
     struct plan p;
-    char name[80], text[160];
+    char text[160];
 
-    for (size_t i = 0; i < 3; i++) {
-        struct figures f = {0};
-
-        batch_plan(&p, slots[i], true);
-        plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
-        plan_add(&p, 0, CHARACTER_GOOD, 1600, 2 * SECOND, 0);
-        plan_break(&p, FAULT_APP_500, SECOND, 20 * (int64_t)SECOND);
-        p.stop_us = 12 * (int64_t)SECOND;
-        measure(&p, &f);
-        int most = 50 + 10 * slots[i];
-
-        snprintf(name, sizeof(name), "all answered 500, batches of 100, concurrency %d", slots[i]);
-        snprintf(text, sizeof(text),
-                 "%llu requests in 10 s (at most 50, and %d trials), %zu dead, %d charged",
-                 (unsigned long long)f.out.counts.n_posts, most - 50, f.n_dead[CHARACTER_GOOD], f.n_charged);
-        verdict(r, &f, f.out.counts.n_posts <= (uint64_t)most && !f.n_dead[CHARACTER_GOOD], name, text);
-    }
+    batch_plan(&p, 4, true);
+    plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
+    plan_add(&p, 0, CHARACTER_GOOD, 1600, 2 * SECOND, 0);
+    plan_break(&p, FAULT_APP_HANG, SECOND, 600 * (int64_t)SECOND);
+    p.stop_us = 590 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%llu requests in 590 s (at most 100), %zu dead, %d charged",
+             (unsigned long long)f.out.counts.n_posts, f.n_dead[CHARACTER_GOOD], f.n_charged);
+    verdict(r, &f, f.out.counts.n_posts <= 100 && !f.n_dead[CHARACTER_GOOD] && !f.n_charged,
+            "no request is answered, batches of 100", text);
 }
 
 void batches(struct report *r)
@@ -166,4 +206,5 @@ void batches(struct report *r)
     one_hangs(r);
     one_is_refused(r);
     bad_deploy(r);
+    all_hang(r);
 }

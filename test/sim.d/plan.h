@@ -96,11 +96,11 @@ enum fault_kind {
     FAULT_APP_CRASH,      /* the application crashes, and is restarted after for_us */
     FAULT_APP_DOWN,       /* the application is away for for_us: refused, or 502 from its proxy */
     FAULT_APP_503,        /* all answers are 503 for for_us */
-    FAULT_APP_500,
-    FAULT_APP_SLOW, /* every request takes 20 times as long */
-    FAULT_APP_HANG, /* connections are accepted, but nothing is answered */
-    FAULT_PAUSE,    /* the operator's pause, for for_us */
-    FAULT_REDRIVE,  /* an operator redrives all letters */
+    FAULT_APP_500,        /* the same with 500, or with the status param from 300 on */
+    FAULT_APP_SLOW,       /* every request takes 20 times as long */
+    FAULT_APP_HANG,       /* connections are accepted, but nothing is answered */
+    FAULT_PAUSE,          /* the operator's pause, for for_us */
+    FAULT_REDRIVE,        /* an operator redrives all letters */
     N_FAULTS
 };
 

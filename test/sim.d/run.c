@@ -126,7 +126,7 @@ static void make_quiet(struct world *w)
         struct sidecar *s = w->sidecars[i];
 
         s->kill_at = 0;
-        s->app.forced = DEED_OK;
+        s->app.forced = 0;
         s->app.slower = 1;
         s->app.hangs = false;
         s->app.back_us = 0;

@@ -768,6 +768,62 @@ static int answers_well(struct world *w, const struct request *r)
     return 200;
 }
 
+static int nothing_is_answered(struct world *w, const struct request *r)
+{
+    return w->n_requests ? UNANSWERED : 200;
+}
+
+static void a_deployment_that_hangs_sets_the_circuit_breaker(void **state)
+{
+    struct world *w = world_of(1, true, nothing_is_answered);
+
+    run(w, w->now + 1000);
+    for (int i = 1; i < N; i++)
+        deliver(w, i, 0);
+    while (!w->q.share->brake.on && w->now < 3600000)
+        run(w, w->now + 1000);
+    assert_true(w->q.share->brake.on && w->q.pauses[PAUSE_EVERYTHING_FAILS].since_ms);
+    assert_in_range(w->n_requests, 1, 10);
+    for (int i = 0; i < N; i++)
+        assert_true(!w->dead[i] && w->attempts[i] <= 1);
+    end(w);
+}
+
+/* Names each message of a request with this status. */
+static const char *names_all(int n, int status)
+{
+    static char text[N * 40];
+    size_t len = (size_t)snprintf(text, sizeof(text), "{\"failures\": [");
+
+    for (int i = 0; i < n; i++)
+        len += (size_t)snprintf(text + len, sizeof(text) - len, "%s{\"id\": \"%d\", \"status\": %d}",
+                                i ? ", " : "", i, status);
+    snprintf(text + len, sizeof(text) - len, "]}");
+    return text;
+}
+
+/* Named messages count one by one, as if each had been alone: fewer than the threshold are dead, more are none. */
+static void messages_that_are_named_together_count_each(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        int n = i < 2 ? 19 : 20;
+        struct world *w = world_of(0, i % 2, answers_well);
+
+        w->forgets = true;
+        w->says = names_all(n, 422);
+        for (int m = 0; m < n; m++)
+            deliver(w, m, 0);
+        while (!w->n_requests)
+            run(w, w->now + 1);
+        run(w, w->now + 20000);
+        assert_int_equal(w->sizes[0], n);
+        assert_int_equal(w->q.share->brake.on, n == 20);
+        for (int m = 0; m < n; m++)
+            assert_int_equal(w->dead[m], n < 20);
+        end(w);
+    }
+}
+
 /* A good answer to a request of one partition shows that the application knows batches, for all of them. */
 static void partitions_share_what_the_application_knows(void **state)
 {
@@ -974,6 +1030,8 @@ int main(void)
         cmocka_unit_test(after_a_restart_the_suspects_go_in_groups),
         cmocka_unit_test(a_message_that_waits_alone_stays_alone_when_requests_grow),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),
+        cmocka_unit_test(a_deployment_that_hangs_sets_the_circuit_breaker),
+        cmocka_unit_test(messages_that_are_named_together_count_each),
         cmocka_unit_test(partitions_share_what_the_application_knows),
         cmocka_unit_test(bad_answers_to_partitions_are_counted_together),
         cmocka_unit_test(four_bad_messages_do_not_set_the_circuit_breaker),

@@ -17,7 +17,9 @@ struct brake_text {
 
 struct brake {
     int threshold; /* 0: never */
-    int n;         /* different messages in a row; beyond BRAKE_IDS some may count twice */
+    int n;         /* different failures in a row; beyond BRAKE_IDS some may count twice */
+    int sum;       /* of their weights: compared with the threshold */
+    bool requests; /* some were requests with several messages */
     bool on;
     int64_t since_ms;
     struct brake_member {
@@ -36,6 +38,7 @@ struct brake_failure {
     uint64_t content; /* without a message id: a hash of its content; 0: it has one */
     bool again;       /* without a message id: it was delivered before */
     bool no_id;       /* without a usable message id */
+    int weight;       /* of a request that failed as a whole; 0: a message's, which is 1 */
     const char *text; /* its error */
 };
 
@@ -45,7 +48,8 @@ void brake_init(struct brake *b, int threshold);
  * are held. At least BRAKE_LEAST: two or three messages may well be faulty themselves. */
 int brake_threshold(int configured, int prefetch);
 
-/* A message failed, or would be given up. True: this call has switched the circuit breaker on. */
+/* A message failed, or would be given up, or a request with several messages failed as a whole. True: this call has
+ * switched the circuit breaker on. */
 bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f);
 
 /* The delivery with that identity has ended. */
@@ -66,5 +70,6 @@ bool brake_try(struct brake *b, int64_t now_ms, int most);
 /* When brake_try may next return true. */
 int64_t brake_deadline(const struct brake *b, int64_t now_ms, int most);
 
-/* "20 different messages in a row failed; commonest, 19 times: answered 400", into ret. */
+/* "20 different messages in a row failed; commonest, 19 times: answered 400", into ret; with batches "… requests or
+ * messages …". */
 void brake_tell(const struct brake *b, char *ret, size_t size);
