@@ -1086,7 +1086,7 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
         return row_completed(q, now_ms, d);
     case ROW_EXTENDED:
         d->claim.window_ends_ms = now_ms + r->wait_ms + LOCK_LOOK_MS;
-        d->n_waits = 0;
+        d->n_waits = d->claim.next_cap = 0; /* the request is in its window again */
         if (revoked && delivery_is_in_flight(d))
             return (struct step){.kind = STEP_SENT, .op = OP_FORWARD, .effects = EFFECT_EXTEND};
         if (revoked) /* answered meanwhile */

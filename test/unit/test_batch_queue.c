@@ -36,6 +36,7 @@ struct world {
     bool redelivered; /* deliveries from now on */
     const char *says; /* the body of its answers */
     int64_t database_until, due_step;
+    int64_t extended_until; /* the application has extended the tokens */
     int n_size_lines, n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
 };
@@ -76,6 +77,11 @@ static void at_database(struct world *w, struct delivery *d)
     case OP_FAIL:
     case OP_REVOKE:
     case OP_RELEASE:
+        if (d->op == OP_REVOKE && w->now < w->extended_until) {
+            r.answer = ROW_EXTENDED;
+            r.wait_ms = w->extended_until - w->now;
+            break;
+        }
         r.answer = d->op == OP_RELEASE || d->outcome.give_back ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
         if (d->outcome.changes.batch_cap > 0)
@@ -1009,6 +1015,29 @@ static void a_message_that_hangs_is_alone_at_its_third_request(void **state)
     end(w);
 }
 
+/* The end of a window that was extended says nothing about the size of a request. */
+static void an_extended_request_keeps_its_size(void **state)
+{
+    struct world *w = world(true, nothing_is_answered);
+
+    w->n_requests = 1;
+    w->due_step = 10000;
+    w->extended_until = w->now + 100000;
+    while (w->n_requests < 2)
+        run(w, w->now + 1);
+    const struct request *r = container_of(list_first(&w->q.held.in_flight), struct request, in_list);
+
+    run(w, 50000);
+    assert_ptr_equal(container_of(list_first(&w->q.held.in_flight), struct request, in_list), r);
+    answer(w, (struct flight){r, w->now, 503});
+    w->status = answers_well;
+    run(w, 600000);
+    for (int i = 0; i < N; i++)
+        assert_true(w->completed[i] && w->caps[i] == 0);
+    assert_int_equal(w->sizes[2], N);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1041,6 +1070,7 @@ int main(void)
         cmocka_unit_test(failures_that_are_named_move_neither_limiter_nor_quarantine),
         cmocka_unit_test(a_completion_by_another_owner_charges_no_neighbour),
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
+        cmocka_unit_test(an_extended_request_keeps_its_size),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
