@@ -78,8 +78,11 @@ void application_unreserve(struct application *a)
 void application_sent(struct application *a, bool alone, struct application_request *ret)
 {
     a->n_out++;
-    *ret = (struct application_request){
-        .number = ++a->n_sent, .mark = limiter_mark(&a->limiter), .n_crashes = a->n_crashes, .alone = alone};
+    *ret = (struct application_request){.number = ++a->n_sent,
+                                        .mark = limiter_mark(&a->limiter),
+                                        .n_crashes = a->n_crashes,
+                                        .n_succeeded = a->n_succeeded,
+                                        .alone = alone};
 }
 
 void application_returned(struct application *a)

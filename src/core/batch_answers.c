@@ -17,9 +17,6 @@
 
 enum {
     BAD_ANSWERS_MOST = 3, /* in a row: then the queue pauses */
-    REFUSALS_TOGETHER =
-        2, /* 429 or 503 in a row; then one member may be the cause: all wait for the limiter, and would
-                              go together each time */
     ERROR_TEXT_MAX = 256, /* of a failure that an answer names */
 };
 
@@ -107,6 +104,7 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
     case BATCH_ACCEPTED:
         q->share->knows_batches = true;
         q->share->n_bad_answers = 0;
+        q->application->n_succeeded++;
         r->some_succeeded = reading->n_failed && reading->n_failed < r->members.len;
         batches_learn_more(q, r);
         break;
@@ -145,10 +143,16 @@ static enum verdict verdict_of_success(const struct queue *q, enum batch_verdict
     return v == BATCH_ACCEPTED ? VERDICT_ACCEPTED : VERDICT_CHECK;
 }
 
-/* A redelivered message may have been refused with others before: max_hold may end before its next attempt. */
-static bool was_often_refused(const struct delivery *d)
+/* 429 or 503: may one member be the cause? Only if another request succeeds meanwhile. A redelivered message may have been
+ * refused with others before: max_hold may end before its next attempt. */
+static bool may_be_refused_for_one(const struct queue *q, struct delivery *d)
 {
-    return d->n_given_back >= REFUSALS_TOGETHER || d->copy.redelivered;
+    struct delivery_answer *a = &d->answer;
+
+    if (!a->n_refused++)
+        a->n_succeeded = d->request->application.n_succeeded;
+    return (a->n_refused > REFUSALS_TOGETHER || d->copy.redelivered) &&
+           q->application->n_succeeded > a->n_succeeded;
 }
 
 /* The whole request is answered, and one of its members may be at fault, or none: no status is permanent here. */
@@ -160,7 +164,7 @@ static enum verdict verdict_in_company(struct queue *q, struct delivery *d, enum
         batches_split_by_half(d);
         return VERDICT_NOT_NOW;
     case BATCH_NOT_NOW:
-        if (a->kind == ANSWER_STATUS && was_often_refused(d))
+        if (a->kind == ANSWER_STATUS && may_be_refused_for_one(q, d))
             batches_split_by_half(d);
         return VERDICT_NOT_NOW;
     case BATCH_TOO_LARGE:
@@ -207,6 +211,8 @@ static void give(struct queue *q, int64_t now_ms, struct delivery *d, const stru
 
     if (is_read)
         d->claim.next_cap = 0;
+    if (v != BATCH_NOT_NOW)
+        d->answer.n_refused = 0;
     if (!is_read) {
         give_whole(q, now_ms, d, v, a);
     } else if (m->failed) {

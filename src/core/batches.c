@@ -70,9 +70,17 @@ void batches_learn_too_large(struct queue *q, const struct request *r)
 
 /* --- its members --- */
 
+/* Everything is refused again and again: a single message shows whether that is one member's fault. Halves would not: an
+ * overloaded application refuses them, too. A redelivered message may have been refused often before. */
+static bool is_probe(const struct queue *q, const struct delivery *d)
+{
+    return q->share->limiter.slow_since_ms &&
+           (d->answer.n_refused >= REFUSALS_TOGETHER || d->copy.redelivered);
+}
+
 static size_t most_by_size(const struct queue *q, const struct delivery *d)
 {
-    size_t most = batches_are_on(q) && !q->share->brake.on ? batches_messages(q) : 1;
+    size_t most = batches_are_on(q) && !q->share->brake.on && !is_probe(q, d) ? batches_messages(q) : 1;
 
     if (d->claim.batch_cap > 0 && (size_t)d->claim.batch_cap < most)
         most = (size_t)d->claim.batch_cap;

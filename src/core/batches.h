@@ -7,8 +7,9 @@
  * rules.batch.max_messages nothing of it is used. */
 
 enum {
-    SLOT_UNITS = 1 << 20
-}; /* a slot of the application: each message of a request takes its share of one */
+    SLOT_UNITS = 1 << 20,  /* a slot of the application: each message of a request takes its share of one */
+    REFUSALS_TOGETHER = 2, /* 429 or 503 in a row: then one member may be the cause */
+};
 
 static inline bool batches_are_on(const struct queue *q)
 {

@@ -81,6 +81,8 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const str
     request_keep(r);
     if (batches_are_on(q))
         batches_answered(q, now_ms, r, a);
+    else if (a->kind == ANSWER_STATUS && a->status / 100 == 2)
+        q->application->n_succeeded++;
     while ((d = request_first(r))) {
         held_leave_request(q, now_ms, d);
         member_answered(q, now_ms, d, v, a);

@@ -133,6 +133,43 @@ static void one_is_refused(struct report *r)
     }
 }
 
+/* All are refused for ten minutes, which is no member's fault: requests have their size afterwards, also if the sidecar
+ * was restarted meanwhile. */
+static void refused_plan(struct plan *p, bool restarted)
+{
+    batch_plan(p, 4, true);
+    plan_add(p, 0, CHARACTER_GOOD, 1, 0, 0);
+    plan_add(p, 0, CHARACTER_GOOD, 1600, 2 * SECOND, 0);
+    plan_break(p, FAULT_APP_503, SECOND, 600 * (int64_t)SECOND);
+    if (restarted)
+        plan_break(p, FAULT_KILL, 300 * (int64_t)SECOND, SECOND)->param = 0;
+}
+
+static void all_are_refused(struct report *r)
+{
+    char text[160];
+
+    for (int restarted = 0; restarted < 2; restarted++) {
+        struct figures f = {0}, before = {0};
+        struct plan p;
+
+        refused_plan(&p, restarted);
+        p.stop_us = 601 * (int64_t)SECOND;
+        measure(&p, &before);
+        refused_plan(&p, restarted);
+        measure(&p, &f);
+        int n = (int)(f.out.counts.n_posts - before.out.counts.n_posts);
+
+        snprintf(text, sizeof(text),
+                 "then %zu of 1,601 done after %.0f s, in %d requests (at most 40), %d charged",
+                 f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND - 601, n, f.n_charged);
+        verdict(r, &f, f.n_done[CHARACTER_GOOD] == 1601 && n <= 40 && !f.n_charged,
+                restarted ? "all answered 503 for 10 min, and a restart"
+                          : "all answered 503 for 10 min, batches of 100",
+                text);
+    }
+}
+
 /* A deploy that fails every message, in one of the ways that it can answer. The circuit breaker allows as many trials as
  * `concurrency` in each second. Without batches up to 20 messages in a row may be dead before it is set. */
 struct bad_answer {
@@ -205,6 +242,7 @@ void batches(struct report *r)
     one_killer(r);
     one_hangs(r);
     one_is_refused(r);
+    all_are_refused(r);
     bad_deploy(r);
     all_hang(r);
 }

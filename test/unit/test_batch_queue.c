@@ -564,7 +564,7 @@ static void a_permanent_status_kills_only_a_message_alone(void **state)
 }
 
 /* Its next attempt may be later than max_hold, and a new delivery does not know how often it was refused. */
-static void a_redelivered_message_that_is_refused_in_company_goes_in_halves(void **state)
+static void a_redelivered_message_that_is_refused_in_company_goes_alone(void **state)
 {
     for (int i = 0; i < 2; i++) {
         struct world *w = world_of(0, i == 0, refuses_twice);
@@ -578,7 +578,7 @@ static void a_redelivered_message_that_is_refused_in_company_goes_in_halves(void
         run(w, 600000);
         assert_int_equal(w->sizes[0], 2);
         assert_int_equal(w->n_requests, 3);
-        assert_true(w->completed[0] && w->completed[1]);
+        assert_true(w->completed[0] && w->completed[1] && !w->caps[0] && !w->caps[1]);
         end(w);
     }
 }
@@ -1050,7 +1050,7 @@ int main(void)
         cmocka_unit_test(not_now_because_of_one_member_goes_in_halves),
         cmocka_unit_test(not_now_for_ever_because_of_one_member_stops_no_other),
         cmocka_unit_test(a_permanent_status_kills_only_a_message_alone),
-        cmocka_unit_test(a_redelivered_message_that_is_refused_in_company_goes_in_halves),
+        cmocka_unit_test(a_redelivered_message_that_is_refused_in_company_goes_alone),
         cmocka_unit_test(a_request_that_is_too_large_goes_in_halves),
         cmocka_unit_test(a_body_that_does_not_fit_is_not_encoded),
         cmocka_unit_test(a_killer_among_many_is_found_after_two_crashes),

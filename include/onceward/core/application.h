@@ -27,7 +27,8 @@ struct application_request {
     uint64_t number;    /* sequence number, from 1; 0: not sent */
     uint64_t mark;      /* limiter_mark */
     uint64_t n_crashes; /* crashes before it was sent */
-    bool alone;         /* no other request was in flight when it was sent */
+    uint64_t n_succeeded;
+    bool alone; /* no other request was in flight when it was sent */
 };
 
 struct application {
@@ -39,6 +40,7 @@ struct application {
     int n_abandoned; /* abandoned, but not yet removed from the connection */
     int n_accepted;  /* messages answered 202 that have not ended: each keeps its slot */
     uint64_t n_sent;
+    uint64_t n_succeeded; /* requests that succeeded */
     uint64_t n_crashes;
     uint64_t crash_sent; /* requests up to this number belong to the latest crash, or to an earlier one */
     bool alive_before;   /* seen alive between the last two crashes */

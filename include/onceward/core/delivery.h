@@ -61,6 +61,8 @@ struct delivery_answer {
     int64_t accepted_until_ms; /* 202: the row is read again until then; 0: not accepted */
     int64_t commit_until_ms;   /* 2xx: the row must be completed by then; 0: no such wait */
     bool put_off;              /* its latest answer was "not now" */
+    int n_refused;             /* answers 429 and 503 in a row to requests with several messages, */
+    uint64_t n_succeeded;      /* and the application's successes before the first of these requests */
     int kept_verdict;          /* verdict of an answer that arrived during the question about the window; -1:
                                   none */
     int64_t kept_retry_after_ms;
