@@ -1,5 +1,5 @@
-"""The output and the recording of the demo (deploy/demo.d), and the installing and building before it (test/packages.sh), with commands
-that only pretend. The demo itself is run by people."""
+"""The output and the recording of the demo (deploy/demo.d), the installing and building before it (test/packages.sh), with commands
+that only pretend, and the demo itself."""
 
 import json
 import os
@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import xml.etree.ElementTree
 
 import pytest
@@ -18,6 +19,7 @@ from rig.wait import wait_until
 sys.path.insert(0, os.path.join(pages.ROOT, "deploy", "demo.d"))
 
 import demo  # noqa: E402
+import ordered  # noqa: E402
 import screen  # noqa: E402
 import watch  # noqa: E402
 
@@ -81,9 +83,11 @@ def test_the_view_sums_up_the_logs(tmp_path):
 
 
 def test_the_counts_of_the_end_add_up():
-    for line in demo.sums(published=5000, distinct=3335, posts=3436, retried=101, booked=3334, dead=1, duplicates=4940):
+    *lines, last = demo.sums(published=5000, distinct=3335, posts=3436, retried=101, booked=3334, dead=1, duplicates=4940)
+    for line in lines:
         whole, *parts = [int(n) for n in re.findall(r"\d+", line)]
         assert len(parts) == 2 and whole == sum(parts), line
+    assert "4940 duplicates stopped" in last and len(re.findall(r"\d+", last)) == 1
 
 
 # before the demo
@@ -282,3 +286,33 @@ def test_a_demo_that_does_not_build_leaves_nothing_and_names_its_packages(fakes,
     status, said = ended(fakes.run(str(tree / "deploy/demo")))
     tree.chmod(0o755)
     assert status == 1 and said.strip().split("\n")[-1].startswith(PURGE + "gcc ") and not fakes.left(), said
+
+
+# the whole
+
+@pytest.mark.alone
+@pytest.mark.parametrize("kind, victims", [("--plain", [victim for _, victim in demo.KILLS]), ("--ordered", ordered.VICTIMS)])
+def test_the_demo_books_everything_once(kind, victims):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o1777)  # PostgreSQL has a user of its own
+        done = subprocess.run([pages.path("deploy/demo"), "--no-install", "--plain", kind], env=dict(os.environ, TMPDIR=folder), stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, check=False)
+        left = os.listdir(folder)
+    said = done.stdout.decode()
+    assert not left
+    assert done.returncode == 0 and f"\n{(ordered.OrderedDemo if kind == '--ordered' else demo.Demo).END}\n" in said, said[-3000:]
+    for victim in set(victims):
+        sort, _, name = victim.partition(" ")
+        sentence = {"sidecar": f"Sidecar {name} is killed with -9", "application": f"The {name} application is killed with -9",
+                    "database": "PostgreSQL is killed with -9", "broker": "RabbitMQ is killed with -9"}[sort]
+        assert said.count(sentence) == victims.count(victim), f"{sentence}\n{said}"
+    for back in "PostgreSQL is back after", "RabbitMQ is back after", "The shop application has died, and is started again":
+        assert back in said, said
+    count = lambda what: int(re.search(rf"^ +(\d+) {what}", said, re.M)[1])
+    assert [count(f"{whose} {what}") for whose in ("orders", "invoices") for what in ("lost", "doubled")] == [0] * 4 and count("left in the outbox") == 0
+    assert count("orders published") == demo.N_MESSAGES and count("orders ended") == demo.N_DISTINCT and count("invoices booked") == demo.N_DISTINCT - 1
+    assert count("kill -9 of sidecar") == sum(victim.startswith("sidecar") for victim in victims)
+    assert count("seconds to the first figure") <= 60
+    if kind == "--ordered":
+        assert all(re.search(rf"^ +{what} +0$", said, re.M) for what in ("inversions", "gaps", "doubled"))
+        assert f"Each of {ordered.N_ACCOUNTS} accounts has the numbers from 1 on, each right behind the one before." in said
