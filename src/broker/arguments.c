@@ -241,11 +241,12 @@ static int ask_all(amqp_connection_state_t c, const struct queue_list *queues, i
 void broker_arguments_limits(const struct broker_arguments *a, struct queue_limits *ret)
 {
     bool bounded = a->max_length != ARGUMENT_ABSENT || a->max_bytes != ARGUMENT_ABSENT;
+    bool is_unlimited = a->delivery_limit < 0 || a->delivery_limit >= LIMIT_NONE;
 
     *ret = (struct queue_limits){.read = true,
-                                 .delivery_limit = !a->has_delivery_limit  ? LIMIT_UNKNOWN
-                                                   : a->delivery_limit < 0 ? LIMIT_NONE
-                                                                           : (int)a->delivery_limit,
+                                 .delivery_limit = !a->has_delivery_limit ? LIMIT_UNKNOWN
+                                                   : is_unlimited         ? LIMIT_NONE
+                                                                          : (int)a->delivery_limit,
                                  .drops_head = bounded && !a->rejects_publish,
                                  .needs_consumer = a->auto_delete || a->expires_ms != ARGUMENT_ABSENT,
                                  .single_active = a->single_active_consumer};
@@ -253,20 +254,31 @@ void broker_arguments_limits(const struct broker_arguments *a, struct queue_limi
 
 const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit)
 {
-    if (a->kind != BROKER_KIND_QUORUM || a->has_dead_letter_exchange || limit <= 0)
+    if (a->kind != BROKER_KIND_QUORUM || a->has_dead_letter_exchange || limit == LIMIT_UNKNOWN ||
+        limit == LIMIT_NONE)
         return NULL;
     return "the queue has a delivery limit and no x-dead-letter-exchange: a message that reaches the limit is "
            "lost, unless a policy sets a dead-letter exchange";
+}
+
+const char *broker_arguments_limit_warning(int limit)
+{
+    if (limit == LIMIT_UNKNOWN || limit >= LIMIT_LEAST)
+        return NULL;
+    return "the delivery limit of the queue is below 5, so a few crashes in a row lose messages: declare it with a "
+           "higher limit";
 }
 
 /* --- order per key --- */
 
 static const char *limit_refusal(int limit, bool holds_dead)
 {
-    if (limit > 0 && holds_dead)
+    if (limit == LIMIT_UNKNOWN || limit == LIMIT_NONE)
+        return NULL;
+    if (holds_dead)
         return "order.on_dead hold needs a queue without a delivery limit: a held message is delivered again after "
                "each max_hold";
-    if (limit <= 0 || limit >= CONFIG_ORDERED_LIMIT_MIN)
+    if (limit >= CONFIG_ORDERED_LIMIT_MIN)
         return NULL;
     return "order per key needs a queue without a delivery limit, or with one of at least 20: the broker drops all "
            "messages that are held after as many restarts";

@@ -75,6 +75,11 @@ static void add_server(struct buf *out, const struct config_broker *c)
     free(url);
 }
 
+static int configured_limit(const struct config *c, const struct config_queue *q)
+{
+    return returns_limit_of_key(q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit);
+}
+
 /* Each sample is a delivery, and a quorum queue drops a message beyond its delivery limit. Could one of the
  * next two be that one? */
 static bool is_near_the_limit(const struct config *c, const struct config_queue *q, const struct message *m,
@@ -82,7 +87,7 @@ static bool is_near_the_limit(const struct config *c, const struct config_queue 
 {
     struct returns r = {
         .kind = KIND_QUORUM, /* other queues count no deliveries */
-        .configured = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit,
+        .configured = configured_limit(c, q),
         .server_major = server_major,
     };
     int64_t count = message_delivery_count(m);
@@ -185,8 +190,7 @@ static void check_order(const struct broker_arguments *a, int limit, bool holds_
 static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
                         struct findings *s)
 {
-    int configured = q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit;
-    struct returns r = {.configured = configured >= 0 ? configured : LIMIT_UNKNOWN};
+    struct returns r = {.configured = configured_limit(c, q)};
     struct broker_arguments a;
     enum arguments_answer answer = ARGUMENTS_UNREADABLE;
     enum finding kind = FINDING_OK;
@@ -219,7 +223,7 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
                          "dead letter: declare it with x-overflow reject-publish");
             kind = FINDING_WARNING;
         }
-        if (returns_limit(&r) > 0 && returns_limit(&r) < CONFIG_DELIVERY_LIMIT_MIN) {
+        if (returns_limit(&r) != LIMIT_UNKNOWN && returns_limit(&r) < CONFIG_DELIVERY_LIMIT_MIN) {
             buf_printf(&text, "; expected at least %d, or the broker drops messages after as many crashes",
                        CONFIG_DELIVERY_LIMIT_MIN);
             kind = FINDING_FAILED;

@@ -32,7 +32,7 @@ int consumer_prefetch(const struct consumer *c, const struct consumer_load *l)
         n = room;
     if (l->most && n > (size_t)l->most)
         n = (size_t)l->most;
-    if (n < 1)
+    if (n < 1 || l->cautious)
         return 1;
     return n < (size_t)l->prefetch ? (int)n : l->prefetch;
 }
@@ -47,7 +47,9 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
         return false;
     if (l->most)
         return c->prefetch > l->most;
-    if (c->n_parked > (size_t)c->prefetch / 2 || c->bounded)
+    if (l->cautious && c->prefetch > 1)
+        return true;
+    if (c->n_parked > (size_t)c->prefetch / 2 || (c->bounded && !l->cautious))
         return true;
     if (c->prefetch > 1 && largest(c) * (size_t)c->prefetch > l->max_bytes)
         return true;

@@ -510,6 +510,11 @@ bool life_is_near(const struct queue *q, const struct delivery *d)
     return held_is_near(q, d);
 }
 
+bool life_must_stay(const struct queue *q, const struct delivery *d)
+{
+    return returns_leave_none(&q->returns) || held_is_near(q, d);
+}
+
 bool life_is_tainted(const struct queue *q, const struct delivery *d)
 {
     return request_is_tainted(q, d);
@@ -560,7 +565,7 @@ struct step life_renew(struct delivery *d)
 /* Would the broker count its return, and is that one too many? */
 static bool is_renewed_instead(const struct queue *q, const struct delivery *d)
 {
-    return life_is_near(q, d) && held_can_renew(q, d) && returns_are_counted(&q->returns) &&
+    return life_must_stay(q, d) && held_can_renew(q, d) && returns_are_counted(&q->returns) &&
            q->drain < DRAIN_LEAVING;
 }
 
@@ -794,7 +799,7 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
         return life_reject();
     if (is_renewed_instead(q, d) && !d->claim.has_token)
         return life_leave_renewed(q, now_ms, d);
-    if (life_is_near(q, d) && !held_can_renew(q, d) && returns_are_counted(&q->returns) &&
+    if (life_must_stay(q, d) && !held_can_renew(q, d) && returns_are_counted(&q->returns) &&
         q->drain < DRAIN_LEAVING) {
         if (!d->message || !database_is_up(q->database) || d->claim.has_token)
             return step_stay(); /* a message that cannot be stored is held; a claim decides about its own */
@@ -1316,7 +1321,7 @@ static struct step life_room_due(struct queue *q, int64_t now_ms, struct deliver
 
     queue_room(q, &room);
     if (!q->share->n_bytes ||
-        (!life_is_near(q, d) && d->copy.n_bytes <= room.whole && pause_is_on(q, PAUSE_BYTES_FULL) == false))
+        (!life_must_stay(q, d) && d->copy.n_bytes <= room.whole && pause_is_on(q, PAUSE_BYTES_FULL) == false))
         return life_requeue(q, d);
     return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
 }

@@ -107,7 +107,8 @@ bool order_is_near_limit(const struct queue *q, const struct delivery *d)
 {
     int limit = returns_limit(&q->returns);
 
-    return limit > 0 && returns_count(&q->returns, d->copy.delivery_count) >= limit - LIMIT_SPARE;
+    return limit != LIMIT_UNKNOWN &&
+           returns_count(&q->returns, d->copy.delivery_count) >= limit - LIMIT_SPARE;
 }
 
 void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])

@@ -47,7 +47,7 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
         order_stop(q, now_ms, "a message is larger than max_message, and its key is unknown");
         return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
     }
-    return step_wait(OP_REQUEUE, WAIT_HELD, life_is_near(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
+    return step_wait(OP_REQUEUE, WAIT_HELD, life_must_stay(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);
 }
 
 /* A complete delivery of an ordered queue, with an id. */
@@ -99,7 +99,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
         note_text(n, "a quorum queue has delivered a message again: %s", buf_text(&text));
         buf_deinit(&text);
     }
-    if (!life_is_near(q, d))
+    if (!life_must_stay(q, d))
         queue_caution_end(q, CAUTION_LIMIT);
     if (d->message && a->no_id == DEAD_NONE)
         d->given_up = life_is_given_up(q, d);

@@ -57,7 +57,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->ended || d->phase != PHASE_WANTED || !d->message || !life_is_near(q, d) ||
+        if (d->ended || d->phase != PHASE_WANTED || !d->message || !life_must_stay(q, d) ||
             !database_is_up(q->database))
             continue;
         if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
@@ -80,7 +80,7 @@ static void drain_asks(struct queue *q, int64_t now_ms)
     {
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (!d->message || !life_is_near(q, d))
+        if (!d->message || !life_must_stay(q, d))
             continue;
         database_hurry(q->database, now_ms, ASK_MS);
         return;

@@ -308,7 +308,8 @@ static struct consumer_load load_of(const struct queue *q)
         .max_bytes = q->rules.max_bytes / q->share->n_queues,
         .fixed = q->returns.limits.single_active || q->rules.ordered,
         .yields = (pause_is_on(q, PAUSE_DATABASE) || pause_is_on(q, PAUSE_REFUSED)) && !q->rules.ordered,
-        .most = q->left_to_others || q->consumer.cautions || is_standing_still(q) ? 1 : 0,
+        .cautious = q->consumer.cautions != 0,
+        .most = q->left_to_others || is_standing_still(q) ? 1 : 0,
         .n_bytes = h->n_bytes,
         .n_waiting = queue_n_parked(q) + h->waiting[WAIT_WATCHING].len + n_asked(h, OP_CLAIM) +
                      n_asked(h, OP_LOOK) + n_asked(h, OP_CHECK) + n_asked(h, OP_RELEASE),
@@ -370,7 +371,7 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
     c->former = c->state == CONSUMER_ACTIVE ? c->number : 0;
     c->cancels_former = false;
     c->prefetch = consumer_prefetch(c, l);
-    c->bounded = l->most > 0;
+    c->bounded = l->most > 0 || l->cautious;
     c->yielded = l->yields;
     c->number++;
     c->state = CONSUMER_STARTING;

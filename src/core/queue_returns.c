@@ -42,7 +42,7 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
  * stored whole, and does not count as returned. */
 static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    bool near = life_is_near(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
+    bool near = life_must_stay(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
     struct step s;
 
     if (near && pause_rests(q))
@@ -110,7 +110,7 @@ static int64_t paused_since_ms(const struct queue *q)
 /* May it be left to another replica? */
 static bool is_left(const struct queue *q, const struct delivery *d)
 {
-    return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !life_is_near(q, d);
+    return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !life_must_stay(q, d);
 }
 
 /* Probe message kept if only a message can show that the application has recovered: one that may be tried
@@ -210,7 +210,7 @@ static void return_crowded(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_list);
 
         if (d->timer.slot && d->timer.at_ms - now_ms > q->rules.pause_hold_ms && held_is_idle(d) &&
-            !life_is_near(q, d))
+            !life_must_stay(q, d))
             late[n++] = d;
     }
     if (n > most) {

@@ -28,13 +28,15 @@ void queue_limits_await(struct queue *q)
 
 void queue_limits_known(struct queue *q, const struct queue_limits *limits)
 {
+    bool was_near = returns_limit_is_near(&q->returns);
+
     q->limits_awaited = false;
     q->returns.limits = *limits;
     if (limits->read && limits->drops_head)
         q->returns.no_renewal = drops_head;
     else if (q->returns.no_renewal == drops_head)
         q->returns.no_renewal = NULL;
-    if (!q->ready && returns_limit_is_near(&q->returns))
+    if (returns_limit_is_near(&q->returns) && (!q->ready || !was_near))
         queue_caution_begin(q, CAUTION_LIMIT);
     q->flow.last_chances = true;
 }

@@ -20,19 +20,22 @@ static bool has_default(const struct returns *r)
     return r->limits.read && r->server_major >= LIMIT_SINCE_VERSION;
 }
 
+int returns_limit_of_key(int key)
+{
+    return key < 0 ? LIMIT_UNKNOWN : key == 0 ? LIMIT_NONE : key;
+}
+
 int returns_limit(const struct returns *r)
 {
     int told = r->configured, read = read_limit(r);
 
     if (r->kind == KIND_CLASSIC)
         return LIMIT_NONE;
-    if (told > 0 && read > 0)
-        return told < read ? told : read;
-    if (told > 0 || read > 0)
-        return told > 0 ? told : read;
-    if (told == LIMIT_NONE || read == LIMIT_NONE)
-        return LIMIT_NONE;
-    return has_default(r) ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
+    if (told == LIMIT_UNKNOWN && read == LIMIT_UNKNOWN)
+        return has_default(r) ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
+    if (told == LIMIT_UNKNOWN || (read != LIMIT_UNKNOWN && read < told))
+        return read;
+    return told;
 }
 
 bool returns_limit_is_assumed(const struct returns *r)
@@ -55,17 +58,24 @@ void returns_limit_words(const struct returns *r, struct buf *ret)
         buf_printf(ret, "its delivery limit is not known (%s); set queues.<name>.delivery_limit (0: none)",
                    r->limits.read ? "the queue has no x-delivery-limit, and a policy may set one"
                                   : "the queue's arguments cannot be read");
-    else if (limit == r->configured)
-        buf_printf(ret, "its delivery limit is %d (delivery_limit)", limit);
-    else
-        buf_printf(ret, "its delivery limit is %d (x-delivery-limit of the queue)", limit);
+    else {
+        buf_add_text(ret, limit == LIMIT_NONE ? "it has no delivery limit" : "its delivery limit is ");
+        if (limit != LIMIT_NONE)
+            buf_printf(ret, "%d", limit);
+        buf_add_text(ret, limit == r->configured ? " (delivery_limit)" : " (x-delivery-limit of the queue)");
+    }
 }
 
 bool returns_limit_is_near(const struct returns *r)
 {
     int limit = returns_limit(r);
 
-    return limit == LIMIT_UNKNOWN || (limit != LIMIT_NONE && limit < LIMIT_SINCE_4);
+    return limit < LIMIT_SINCE_4; /* LIMIT_UNKNOWN, too */
+}
+
+bool returns_leave_none(const struct returns *r)
+{
+    return r->kind == KIND_QUORUM && returns_limit(r) == 0;
 }
 
 int64_t returns_count(const struct returns *r, int64_t delivery_count)
@@ -94,11 +104,12 @@ int64_t returns_renew_count(const struct returns *r)
 
 int64_t returns_near_count(const struct returns *r)
 {
-    int limit = limit_to_keep(r), least;
+    int limit = limit_to_keep(r), least = limit < LIMIT_SPARE ? limit : LIMIT_SPARE;
 
     if (limit == LIMIT_NONE || r->ordered)
         return INT64_MAX;
-    least = limit < LIMIT_SPARE ? limit : LIMIT_SPARE;
+    if (least < 1) /* a message that arrives for the first time is not stored */
+        least = 1;
     return limit - LIMIT_SPARE > least ? limit - LIMIT_SPARE : least;
 }
 

@@ -35,10 +35,14 @@ static void job_ready(void *owner, uint32_t events)
 
 static void warn(const struct lane *l, const struct broker_arguments *a)
 {
-    const char *text = broker_arguments_drop_warning(a, returns_limit(&l->core.returns));
+    int limit = returns_limit(&l->core.returns);
+    const char *drop = broker_arguments_drop_warning(a, limit),
+               *small = broker_arguments_limit_warning(limit);
 
-    if (text)
-        report_reason(l, EVENT_LIMITS, text);
+    if (drop)
+        report_reason(l, EVENT_LIMITS, drop);
+    if (small && !l->config->order.key.n) /* refused otherwise */
+        report_reason(l, EVENT_LIMITS, small);
 }
 
 /* An ordered queue is not consumed while its arguments do not allow that. It is asked again until they do. */

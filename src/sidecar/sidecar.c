@@ -294,7 +294,7 @@ static struct queue_rules rules_of(const struct sidecar *s, const struct config_
         .unkeyed_is_dead = q->order.unkeyed_is_dead,
         .holds_dead = q->order.holds_dead,
         .store_response_bytes = q->store_response_bytes,
-        .delivery_limit = limit >= 0 ? limit : LIMIT_UNKNOWN,
+        .delivery_limit = returns_limit_of_key(limit),
         .stuck_ms = FAILPOINT_MS(STUCK),
         .stuck_again_ms = FAILPOINT_MS(STUCK_AGAIN),
         .stats_interval_ms = s->config->log.stats_interval_ms,

@@ -274,7 +274,7 @@ static struct copy *take_unacked(struct channel *c, uint64_t tag)
  * list for them, so that a part that returns a second time goes behind the rest. */
 static struct copy *place_behind(struct broker_queue *q, const struct copy *m)
 {
-    return m->returned && !q->plan->limit ? &q->ready : &q->returns;
+    return m->returned && q->plan->limit == LIMIT_NONE ? &q->ready : &q->returns;
 }
 
 static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bool counted)
@@ -285,7 +285,7 @@ static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bo
         m->delivery_count++;
     m->redelivered = true;
     m->state = COPY_READY;
-    if (q->plan->quorum && q->plan->limit && m->delivery_count > q->plan->limit) {
+    if (q->plan->quorum && m->delivery_count > q->plan->limit) {
         m->state = COPY_DROPPED;
         oracle_dropped(w, m);
         return;
@@ -294,7 +294,7 @@ static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bo
         before = place_behind(q, m);
     else if (q->plan->quorum && q->plan->version >= 430)
         before = &q->returns;
-    else if (!q->plan->quorum || q->plan->limit) { /* to its former place */
+    else if (!q->plan->quorum || q->plan->limit != LIMIT_NONE) { /* to its former place */
         before = q->ready.next;
         while (before != &q->ready && before->position < m->position)
             before = before->next;

@@ -297,10 +297,10 @@ struct outage {
 static void outage_plan(struct plan *p, const struct outage *o, int limit, bool told, int version)
 {
     plan_plain(p, 13);
-    p->queues[0].quorum = limit > 0;
+    p->queues[0].quorum = limit != LIMIT_NONE;
     p->queues[0].limit = limit;
     p->queues[0].version = version;
-    p->queues[0].rules.delivery_limit = told && limit ? limit : LIMIT_UNKNOWN;
+    p->queues[0].rules.delivery_limit = told ? limit : LIMIT_UNKNOWN;
     p->application.proxy = o->proxy;
     plan_add(p, 0, CHARACTER_GOOD, 20, 0, 0);
     plan_add(p, 0, CHARACTER_GOOD, 100, SECOND - 5000, 100);
@@ -323,9 +323,9 @@ static void outages(struct report *r)
     static const struct {
         int limit, version;
         bool told;
-    } queues[] = {{0, 310, false}, {2, 310, true},  {2, 310, false},  {5, 310, false},
-                  {5, 400, true},  {5, 400, false}, {20, 400, false}, {20, 430, false}};
-    char name[100], text[160];
+    } queues[] = {{LIMIT_NONE, 310, false}, {2, 310, true},  {2, 310, false},  {5, 310, false},
+                  {5, 400, true},           {5, 400, false}, {20, 400, false}, {20, 430, false}};
+    char name[100], text[160], limit[16];
     struct plan p;
 
     for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
@@ -336,15 +336,17 @@ static void outages(struct report *r)
             measure(&p, &f);
             int64_t after = f.first_after_us - f.after_us;
 
-            snprintf(name, sizeof(name), "an hour without %s, %s limit %d%s", all[i].name,
-                     queues[k].limit ? "quorum" : "classic", queues[k].limit, queues[k].told ? " told" : "");
+            plan_limit_text(queues[k].limit, limit);
+            snprintf(name, sizeof(name), "an hour without %s, %s limit %s%s", all[i].name,
+                     queues[k].limit == LIMIT_NONE ? "classic" : "quorum", limit,
+                     queues[k].told ? " told" : "");
             snprintf(text, sizeof(text),
                      "%zu of 220 done, %zu lost, %zu dead, %d charged; first after %.1f s (at most %d)",
                      f.n_done[CHARACTER_GOOD], f.n_lost, f.n_dead[CHARACTER_GOOD], f.n_charged,
                      f.first_after_us == INT64_MAX ? -1.0 : (double)after / SECOND, all[i].within_s);
             verdict(r, &f,
                     f.n_done[CHARACTER_GOOD] + f.n_dead[CHARACTER_GOOD] == 220 &&
-                        (queues[k].limit && queues[k].limit <= 5 ? true : !f.n_dead[CHARACTER_GOOD]) &&
+                        (queues[k].limit <= 5 ? true : !f.n_dead[CHARACTER_GOOD]) &&
                         f.out.counts.n_refused <= (all[i].proxy ? 1100u : 100u) && !f.n_lost &&
                         f.n_charged <= all[i].charges &&
                         (f.first_after_us == INT64_MAX ? f.n_dead[CHARACTER_GOOD] > 0
@@ -444,11 +446,11 @@ static void kills_at_the_limit(struct report *r)
         int limit, version;
         bool told;
         bool readable;
-    } queues[] = {{5, 310, true, false},  {5, 310, false, true},   {5, 310, false, false},
-                  {0, 310, false, true},  {0, 310, false, false},  {20, 310, true, false},
-                  {20, 400, false, true}, {20, 400, false, false}, {5, 400, false, false},
+    } queues[] = {{5, 310, true, false},          {5, 310, false, true},           {5, 310, false, false},
+                  {LIMIT_NONE, 310, false, true}, {LIMIT_NONE, 310, false, false}, {20, 310, true, false},
+                  {20, 400, false, true},         {20, 400, false, false},         {5, 400, false, false},
                   {5, 430, false, false}};
-    char name[100], text[120];
+    char name[100], text[120], limit[16];
     struct plan p;
 
     for (size_t k = 0; k < sizeof(queues) / sizeof(*queues); k++) {
@@ -466,7 +468,8 @@ static void kills_at_the_limit(struct report *r)
             plan_break(&p, FAULT_KILL, (300 + 700 * i) * 1000ll, 100000)->param = 0;
         p.stop_us = 300 * (int64_t)SECOND;
         measure(&p, &f);
-        snprintf(name, sizeof(name), "killed 25 times within a window, limit %d%s", queues[k].limit,
+        plan_limit_text(queues[k].limit, limit);
+        snprintf(name, sizeof(name), "killed 25 times within a window, limit %s%s", limit,
                  queues[k].told       ? " told"
                  : queues[k].readable ? " read"
                                       : "");
@@ -538,6 +541,7 @@ static const struct {
                  {"long-pause", long_pause},
                  {"drain-refused", drain_refused},
                  {"held-at-the-limit", held_at_the_limit},
+                 {"limit-of-0", limit_of_0},
                  {"renewal-loop", renewal_loop},
                  {"other-body", other_body},
                  {"late-completion", late_completion},

@@ -157,6 +157,37 @@ void held_at_the_limit(struct report *r)
             text);
 }
 
+/* A queue drops each message with its first counted return: nothing can protect the one that a killed sidecar had, but
+ * it is the only one, and a drain returns none. */
+void limit_of_0(struct report *r)
+{
+    static const int versions[] = {310, 400};
+    enum { N = 30, N_KILLS = 5 };
+    char name[80], text[160];
+    struct plan p;
+
+    for (size_t i = 0; i < sizeof(versions) / sizeof(*versions); i++) {
+        struct figures f = {0};
+
+        plan_plain(&p, 33);
+        p.queues[0].version = versions[i];
+        p.queues[0].limit = 0;
+        p.application.service_us = SECOND;
+        plan_add(&p, 0, CHARACTER_GOOD, N, 0, 0);
+        for (int k = 0; k < N_KILLS; k++)
+            plan_break(&p, FAULT_KILL, (4500 + 4000 * k) * 1000ll, 100000)->param = 0;
+        plan_break(&p, FAULT_DRAIN, 30 * (int64_t)SECOND, SECOND);
+        p.stop_us = 200 * (int64_t)SECOND;
+        measure(&p, &f);
+        snprintf(name, sizeof(name), "killed %d times at limit 0, RabbitMQ %d.%d", N_KILLS, versions[i] / 100,
+                 versions[i] % 100);
+        snprintf(text, sizeof(text), "%zu of %d done, %zu stored, %zu lost (at most %d)",
+                 f.n_done[CHARACTER_GOOD], N, f.n_stored, f.n_lost, N_KILLS);
+        verdict(r, &f, f.n_lost <= N_KILLS && !f.n_stored && f.n_done[CHARACTER_GOOD] + f.n_lost == N, name,
+                text);
+    }
+}
+
 /* The next attempt is far away, and the channel is closed every two seconds: near its limit of 3 the message is
  * renewed at each of its deliveries, until the queue pauses for that. The oracle checks the pause. */
 void renewal_loop(struct report *r)

@@ -50,5 +50,5 @@ scenario_fn batches;
 /* measured_start.c */
 scenario_fn long_jobs;
 /* measured_corners.c */
-scenario_fn no_ids, left_to_others, drain_locked, long_pause, drain_refused, held_at_the_limit, renewal_loop,
-    other_body, late_completion, resets, in_vain;
+scenario_fn no_ids, left_to_others, drain_locked, long_pause, drain_refused, held_at_the_limit, limit_of_0,
+    renewal_loop, other_body, late_completion, resets, in_vain;

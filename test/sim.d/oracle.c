@@ -320,7 +320,7 @@ static int limit_to_keep(const struct plan_queue *p)
 /* From this count on a message is renewed on arrival, or never requeued. INT_MAX: never. */
 static int near_count(const struct plan_queue *p, bool renewable)
 {
-    int known = limit_to_keep(p), least = renewable ? 1 : known < 2 ? known : 2;
+    int known = limit_to_keep(p), least = renewable || known < 2 ? 1 : 2;
 
     if (!p->quorum || known == LIMIT_NONE)
         return INT_MAX;
@@ -330,6 +330,12 @@ static int near_count(const struct plan_queue *p, bool renewable)
 static bool is_near(const struct plan_queue *p, const struct copy *m, int count)
 {
     return count >= near_count(p, is_renewable(p, m));
+}
+
+/* A queue with a limit of 0 that is known: no delivery may be returned, but it arrives like any other. */
+static bool drops_first_return(const struct plan_queue *p)
+{
+    return p->quorum && plan_known_limit(p) == 0;
 }
 
 /* Its row is that of another body, so the renewal could not be counted, and it is stored whole. */
@@ -351,7 +357,7 @@ static const char *why_not_limit(const struct world *w, const struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
 
-    if (!is_near(p, m, m->delivery_count))
+    if (!is_near(p, m, m->delivery_count) && !drops_first_return(p))
         return "it is not near the delivery limit";
     if (!is_renewable(p, m) || w->sidecars[m->holder]->draining)
         return NULL;
@@ -532,7 +538,7 @@ void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy 
     w->oracle->silence[s->index][m->truth->queue].progress_us = w->now_us;
     if (m->skipped || m->truth->character == CHARACTER_NO_ID)
         oracle_broken(w, "renewal", "%s is published again, without its body or its id", m->truth->id);
-    if (!is_near(p, m, m->delivery_count))
+    if (!is_near(p, m, m->delivery_count) && !drops_first_return(p))
         oracle_broken(w, "renewal", "%s is published again with count %d, and its limit is far", m->truth->id,
                       m->delivery_count);
     if (!is_renewable(p, m))
@@ -575,7 +581,7 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
     const struct queue *q = &s->queues[m->truth->queue].core;
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     int64_t held_us = w->now_us - m->delivered_us;
-    int near = near_count(p, is_renewable(p, m) && !is_of_other_body(w, m));
+    int near = drops_first_return(p) ? 0 : near_count(p, is_renewable(p, m) && !is_of_other_body(w, m));
 
     w->oracle->n_checks++;
     w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
@@ -590,7 +596,9 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
 
     /* Messages with a long wait make room, for half of max_parked, if the broker puts requeued ones behind
      * the others. */
-    others |= p->quorum && p->version < 400 && plan_known_limit(p) <= LIMIT_NONE;
+    int known = plan_known_limit(p);
+
+    others |= p->quorum && p->version < 400 && (known == LIMIT_UNKNOWN || known == LIMIT_NONE);
     if (!others && !m->skipped && held_us < p->rules.max_hold_ms * 900)
         oracle_broken(w, "return", "%s is returned after %lld ms, and nobody else could take it",
                       m->truth->id, (long long)(held_us / 1000));

@@ -192,12 +192,20 @@ static void make_queue(uint64_t *r, struct plan_queue *q)
     q->quorum = random_chance(r, 6000);
     q->version = (int)ONE_OF(r, 310, 400, 430);
     if (q->quorum && random_chance(r, 5000)) { /* the limit is known */
-        q->limit = (int)ONE_OF(r, 0, 2, 3, 5, 20);
-        q->rules.delivery_limit = q->limit ? q->limit : LIMIT_NONE;
+        q->limit = (int)ONE_OF(r, LIMIT_NONE, 2, 3, 5, 20);
+        q->rules.delivery_limit = q->limit;
     } else if (q->quorum) {
         uint64_t own = *r ^ 0x4c494d4954; /* r itself is left as it is: the plans of known seeds stay */
 
-        q->limit = q->version >= 400 ? (int)ONE_OF(&own, 0, 5, 20, 20) : (int)ONE_OF(r, 0, 2, 3, 5, 20);
+        q->limit = q->version >= 400 ? (int)ONE_OF(&own, LIMIT_NONE, 5, 20, 20)
+                                     : (int)ONE_OF(r, LIMIT_NONE, 2, 3, 5, 20);
+    }
+    uint64_t small = *r ^ 0x534d414c4c;
+
+    if (q->quorum && random_chance(&small, 500)) { /* too small to be protected from kills */
+        q->limit = (int)ONE_OF(&small, 0, 0, 1);
+        if (q->rules.delivery_limit != LIMIT_UNKNOWN)
+            q->rules.delivery_limit = q->limit;
     }
     q->readable = random_chance(r, 5000);
     q->moved_back = random_chance(r, 800);
@@ -209,7 +217,7 @@ int plan_read_limit(const struct plan_queue *p)
 {
     if (p->version >= 400)
         return p->limit == LIMIT_SINCE_4 ? LIMIT_UNKNOWN : p->limit;
-    return p->limit ? p->limit : LIMIT_UNKNOWN;
+    return p->limit == LIMIT_NONE ? LIMIT_UNKNOWN : p->limit;
 }
 
 int plan_known_limit(const struct plan_queue *p)
@@ -218,10 +226,10 @@ int plan_known_limit(const struct plan_queue *p)
 
     if (!p->quorum)
         return LIMIT_NONE;
-    if (told > 0 || read > 0)
-        return told > 0 ? told : read;
-    if (told == LIMIT_NONE || read == LIMIT_NONE)
-        return LIMIT_NONE;
+    if (told != LIMIT_UNKNOWN && (read == LIMIT_UNKNOWN || told < read))
+        return told;
+    if (read != LIMIT_UNKNOWN)
+        return read;
     return p->version >= 400 && p->readable ? LIMIT_SINCE_4 : LIMIT_UNKNOWN;
 }
 
@@ -336,12 +344,11 @@ static void make_ordered(struct plan *p, uint64_t *r)
     q->n_keys = (int)ONE_OF(r, 1, 3, 10, 50);
     q->single_active = q->readable = true;
     q->quorum = random_chance(r, 8000);
-    q->limit = q->version >= 400 ? 0 : (int)ONE_OF(r, 0, 1000);
-    q->rules.delivery_limit = q->limit ? q->limit : LIMIT_NONE;
+    q->limit = q->version >= 400 ? LIMIT_NONE : (int)ONE_OF(r, LIMIT_NONE, 1000);
+    q->rules.delivery_limit = q->limit;
     q->rules.holds_dead = p->seed % 2;
     if (q->rules.holds_dead) {
-        q->limit = 0;
-        q->rules.delivery_limit = LIMIT_NONE;
+        q->limit = q->rules.delivery_limit = LIMIT_NONE;
     }
     q->moved_back = q->auto_delete = false;
     q->max_length = 0;
@@ -424,6 +431,11 @@ void plan_make(struct plan *p, uint64_t seed)
     plan_sort(p);
 }
 
+void plan_limit_text(int limit, char ret[16])
+{
+    snprintf(ret, 16, limit == LIMIT_NONE ? "none" : "%d", limit);
+}
+
 void plan_print(const struct plan *p)
 {
     const struct plan_application *a = &p->application;
@@ -434,11 +446,13 @@ void plan_print(const struct plan *p)
     for (int i = 0; i < p->n_queues; i++) {
         const struct plan_queue *q = &p->queues[i];
         const struct queue_rules *r = &q->rules;
+        char limit[16];
 
-        printf("  queue %d: %s, RabbitMQ %d.%d, delivery limit %d %s%s%s; %s, window %lld ms, max_hold %lld, "
+        plan_limit_text(q->limit, limit);
+        printf("  queue %d: %s, RabbitMQ %d.%d, delivery limit %s %s%s%s; %s, window %lld ms, max_hold %lld, "
                "concurrency %d, prefetch %d, "
                "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d, batch %d\n",
-               i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, q->limit,
+               i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, limit,
                r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)", q->readable ? " (read)" : "",
                r->holds_dead    ? ", ordered, on_dead hold"
                : r->ordered     ? ", ordered"

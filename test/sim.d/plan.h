@@ -114,7 +114,7 @@ struct plan_fault {
 struct plan_queue {
     bool quorum;
     int version;        /* the broker's: 310, 400 or 430 */
-    int limit;          /* the queue's true delivery limit; 0: none */
+    int limit;          /* the queue's true delivery limit, or LIMIT_NONE */
     int max_length;     /* drop-head; 0: none */
     bool readable;      /* its arguments can be read */
     bool moved_back;    /* a dead-letter exchange leads rejected messages back */
@@ -167,6 +167,9 @@ int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_u
 /* The queue's requests have up to max_messages, with the default prefetch of that. */
 void plan_batch(struct queue_rules *r, int max_messages);
 struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us);
+
+/* "5", "none" */
+void plan_limit_text(int limit, char ret[16]);
 
 /* The queue's x-delivery-limit, if it can be read. */
 int plan_read_limit(const struct plan_queue *p);

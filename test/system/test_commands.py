@@ -449,6 +449,21 @@ def test_a_queue_that_loses_messages_is_warned_about(place, options, says):
         queue.close()
 
 
+@pytest.mark.parametrize("limit, keys", [(0, {}), (0, {"delivery_limit": 0}), (4, {})], ids=["none-left", "told-none", "few"])
+def test_a_delivery_limit_that_cannot_be_protected_fails(place, limit, keys):
+    """With 0 the broker drops a message at its first return; the key delivery_limit says 0 for a queue without a limit."""
+    queue = Queue(place.rabbitmq, place.queue.name + "-small", arguments={"x-queue-type": "quorum", "x-delivery-limit": limit}).declare()
+    try:
+        path = place.write(top={"queues": {queue.name: {"forward": {"url": "http://127.0.0.1:1/"}, **keys}}})
+        done = run("check", "--json", "--connect", "--config", path)
+        failed = [x["text"] for x in json_lines(done.out) if x["result"] == "fail"]
+        assert any(f"its delivery limit is {limit} (x-delivery-limit of the queue); expected at least 5" in text for text in failed), done.text
+        assert done.status == 1
+    finally:
+        queue.delete()
+        queue.close()
+
+
 @pytest.mark.parametrize("limit, keys, fails_at, says", [
     (5, {"delivery_limit": 5}, 2, "delivery limit is 5"),
     (5, {}, 1, "delivery limit is not known (set delivery_limit)"),

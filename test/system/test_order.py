@@ -226,6 +226,7 @@ def test_kills_and_restarts_of_three_replicas_keep_the_order(bed):
     ({"x-queue-type": "quorum"}, "single active consumer"),
     ({"x-single-active-consumer": True, "x-max-priority": 5}, "x-max-priority"),
     ({**SINGLE, "x-delivery-limit": 19}, "at least 20"),
+    ({**SINGLE, "x-delivery-limit": 0}, "at least 20"),
 ])
 def test_a_queue_that_cannot_keep_the_order_is_refused_before_a_message_is_taken(bed, arguments, word):
     ordered = Ordered(bed, arguments=arguments)

@@ -52,6 +52,34 @@ def test_a_limit_that_is_read_is_never_reached(bed):
     bed.assert_acked()
 
 
+def test_with_a_limit_of_0_a_kill_loses_one_message_and_a_drain_none(bed):
+    """The broker drops a message with its first counted return, so no copy could be published before. Messages go one at a time."""
+    quorum(bed, **{"x-delivery-limit": 0})
+    ids = [f"m{i}" for i in range(6)]
+    gate = Gate()
+    bed.app.handler = lambda request, reply: (gate.wait(), reply.status(429, headers={"Retry-After": "3"}))[1]
+    bed.queue.publish_many(ids)
+    killed = bed.sidecar("killed")
+    assert "below 5" in killed.wait_for("limits", reason=lambda text: "below 5" in text)["reason"]
+    gate.wait_for_waiting()
+    killed.wait_for("stats", held=lambda n: n >= 1)
+    held = len(ids) - bed.queue.n_ready
+    killed.kill()
+    bed.queue.wait_for_consumers(0)
+    left = bed.queue.n_ready
+    assert (held, left) == (1, len(ids) - 1)
+    gate.open()
+    drained = bed.sidecar("drained")
+    drained.wait_for("stats", parked=lambda n: n >= 1)
+    assert drained.term() == 0
+    assert drained.find("renewed") and not bed.letters() and bed.queue.n_ready == left
+    bed.app.handler = bed.app.commit_and_answer
+    last = bed.sidecar("last")
+    wait_until(lambda: len(last.find("completed")) == left, "all that are left are completed", 120)
+    assert last.term() == 0
+    bed.queue.assert_empty()
+
+
 @pytest.mark.parametrize("arguments, n", [({}, 1), ({"x-dead-letter-exchange": "amq.fanout"}, 0)], ids=["none", "exchange"])
 def test_a_limit_without_a_dead_letter_exchange_is_logged_at_the_start(bed, arguments, n):
     quorum(bed, **{"x-delivery-limit": LIMIT, **arguments})

@@ -232,7 +232,8 @@ static void test_what_comes_near_the_limit_is_renewed_at_once(void **state)
                  {LIMIT_UNKNOWN, 7, 3, 5},
                  {20, 7, 4, 5},
                  {LIMIT_NONE, 7, 3, 5},
-                 {1, LIMIT_UNKNOWN, 3, 1}};
+                 {1, LIMIT_UNKNOWN, 3, 1},
+                 {LIMIT_NONE, 0, 3, 1}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (int count = 0; count < 22; count++) {
@@ -279,6 +280,38 @@ static void test_a_start_near_a_limit_is_cautious(void **state)
     run(w, w->now + 500);
     assert_int_equal(w->q.consumer.prefetch, 16);
     end(w);
+}
+
+/* With a limit of 0 the broker drops a message with its first return: each is delivered alone, forwarded like any
+ * other, and renewed, or stored whole, instead of returned. RabbitMQ 4.3 does not count returns. */
+static void test_with_a_limit_of_0_nothing_is_returned(void **state)
+{
+    static const struct {
+        bool drops_head;
+        int minor, n_published, n_buried, n_requeued;
+    } cases[] = {{false, 2, 1, 0, 0}, {true, 2, 0, 1, 0}, {false, 3, 0, 0, 1}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(KIND_QUORUM);
+
+        w->q.ready = false;
+        queue_limits_known(&w->q, &(struct queue_limits){
+                                      .read = true, .drops_head = cases[i].drops_head, .delivery_limit = 0});
+        lose_channel(w);
+        w->q.returns.server_major = 4;
+        w->q.returns.server_minor = cases[i].minor;
+        assert_int_equal(w->q.consumer.prefetch, 1);
+        deliver(w, 0, 10);
+        run(w, w->now + 500);
+        assert_int_equal(w->n_published + w->n_buried + w->n_requeued, 0);
+        assert_int_equal(w->q.held.waiting[WAIT_LOCKED].len, 1);
+        assert_int_equal(w->q.consumer.prefetch, 1);
+        run(w, w->now + HOLD_MS + 1000);
+        assert_int_equal(w->n_published, cases[i].n_published);
+        assert_int_equal(w->n_buried, cases[i].n_buried);
+        assert_int_equal(w->n_requeued, cases[i].n_requeued);
+        end(w);
+    }
 }
 
 /* Beyond its pace it is renewed, and the queue pauses; without renewals left it is held until max_hold. */
@@ -619,6 +652,7 @@ int main(void)
         cmocka_unit_test(test_what_cannot_be_published_is_stored_near_the_limit),
         cmocka_unit_test(test_what_comes_near_the_limit_is_renewed_at_once),
         cmocka_unit_test(test_a_start_near_a_limit_is_cautious),
+        cmocka_unit_test(test_with_a_limit_of_0_nothing_is_returned),
         cmocka_unit_test(test_a_message_that_is_renewed_too_often_pauses_its_queue),
         cmocka_unit_test(test_a_queue_that_needs_a_consumer_keeps_it_when_a_message_is_renewed_too_often),
         cmocka_unit_test(test_what_a_broker_does_not_count_goes_back_near_the_limit),

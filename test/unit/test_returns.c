@@ -1,7 +1,10 @@
 /* Deliveries that may be requeued: credible counts, and the counts that are near the limit. */
 #include "cmocka_all.h"
 #include "fields.h"
+#include "onceward/base/buf.h"
 #include "onceward/core/returns.h"
+
+#include <string.h>
 
 static void test_from_where_a_delivery_is_near(void **state)
 {
@@ -17,6 +20,7 @@ static void test_from_where_a_delivery_is_near(void **state)
         {KIND_QUORUM, LIMIT_UNKNOWN, 4, 3},
         {KIND_QUORUM, LIMIT_UNKNOWN, 4, 18, .read = true},
         {KIND_QUORUM, LIMIT_NONE, 4, 0},
+        {KIND_QUORUM, 0, 4, 1},
         {KIND_QUORUM, 1, 4, 1},
         {KIND_QUORUM, 2, 3, 2},
         {KIND_QUORUM, 3, 3, 2},
@@ -90,6 +94,7 @@ static void test_one_or_two_deliveries_before_the_end_it_is_the_last(void **stat
         {KIND_QUORUM, LIMIT_UNKNOWN, 4, 4},
         {KIND_QUORUM, LIMIT_UNKNOWN, 4, 19, .read = true},
         {KIND_QUORUM, LIMIT_NONE, 4, 0},
+        {KIND_QUORUM, 0, 3, 1},
         {KIND_QUORUM, 2, 3, 1},
         {KIND_QUORUM, 5, 3, 4},
     };
@@ -107,6 +112,40 @@ static void test_one_or_two_deliveries_before_the_end_it_is_the_last(void **stat
     }
 }
 
+/* The key says 0 for none; the queue's argument of 0 is a limit, and drops a message with its first return. */
+static void test_a_limit_of_none_differs_from_a_limit_of_0(void **state)
+{
+    static const struct {
+        int key, read, limit;
+        const char *words;
+    } cases[] = {
+        {-1, LIMIT_UNKNOWN, LIMIT_UNKNOWN, "is not known"},
+        {0, LIMIT_UNKNOWN, LIMIT_NONE, "it has no delivery limit (delivery_limit)"},
+        {-1, LIMIT_NONE, LIMIT_NONE, "it has no delivery limit (x-delivery-limit of the queue)"},
+        {-1, 0, 0, "its delivery limit is 0 (x-delivery-limit of the queue)"},
+        {0, 0, 0, "its delivery limit is 0 (x-delivery-limit of the queue)"},
+        {5, 0, 0, "its delivery limit is 0 (x-delivery-limit of the queue)"},
+        {5, LIMIT_NONE, 5, "its delivery limit is 5 (delivery_limit)"},
+        {0, 7, 7, "its delivery limit is 7 (x-delivery-limit of the queue)"},
+        {9, 7, 7, "its delivery limit is 7 (x-delivery-limit of the queue)"},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct returns r = {.kind = KIND_QUORUM,
+                            .configured = returns_limit_of_key(cases[i].key),
+                            .limits = {.read = true, .delivery_limit = cases[i].read},
+                            .server_major = 3};
+        struct buf words = {0};
+
+        returns_limit_words(&r, &words);
+        assert_int_equal(returns_limit(&r), cases[i].limit);
+        assert_non_null(strstr(buf_text(&words), cases[i].words));
+        assert_int_equal(returns_leave_none(&r), cases[i].limit == 0);
+        assert_int_equal(returns_limit_is_near(&r), cases[i].limit < LIMIT_SINCE_4);
+        buf_deinit(&words);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -115,6 +154,7 @@ int main(void)
         cmocka_unit_test(test_a_limit_that_nobody_has_told_is_asked_for_once),
         cmocka_unit_test(test_what_is_returned_goes_behind_only_where_nothing_is_counted),
         cmocka_unit_test(test_one_or_two_deliveries_before_the_end_it_is_the_last),
+        cmocka_unit_test(test_a_limit_of_none_differs_from_a_limit_of_0),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

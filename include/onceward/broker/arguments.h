@@ -45,6 +45,9 @@ void broker_arguments_limits(const struct broker_arguments *a, struct queue_limi
 /* A warning if the broker drops messages at the delivery limit (returns_limit), or NULL. */
 const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit);
 
+/* A warning if the delivery limit (returns_limit) is too small to be protected, or NULL. */
+const char *broker_arguments_limit_warning(int limit);
+
 /* The reason why order per key cannot hold on this queue, or NULL. limit: returns_limit. holds_dead:
  * order.on_dead is hold. */
 const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit, bool holds_dead);

@@ -33,7 +33,7 @@ struct consumer {
     uint32_t former;         /* number of the consumer that it replaces, until that is cancelled; 0: none */
     bool cancels_former;     /* its cancel was sent */
     int prefetch;            /* of the present consumer */
-    bool bounded;            /* `most` of its load bounded it at its start */
+    bool bounded;            /* a caution, or `most` of its load, bounded it at its start */
     bool yielded;            /* started in the present pause, which only this replica has */
     unsigned cautions;       /* bits of enum caution */
     size_t n_used, n_parked; /* credit in use, and the part of it that is parked */
@@ -64,6 +64,7 @@ struct consumer_load {
     size_t n_waiting;          /* parked, or waiting for their turn */
     bool fixed;                /* the prefetch is the configured one, and is not renewed for credit */
     bool yields;               /* only this replica pauses, so a waiting one may take the queue */
+    bool cautious;             /* a single delivery at a time, beside parked ones */
     int most; /* limit for all deliveries together (1: a pause, or only one to try with); 0: no limit */
 };
 

@@ -2,6 +2,7 @@
 
 #include "onceward/base/slice.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,13 +13,14 @@ struct buf;
 
 enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
 
-enum { LIMIT_UNKNOWN = -1, LIMIT_NONE = 0, LIMIT_LEAST = 5, LIMIT_SINCE_4 = 20 };
+/* A limit of 0 drops a message with its first counted return. */
+enum { LIMIT_UNKNOWN = -1, LIMIT_LEAST = 5, LIMIT_SINCE_4 = 20, LIMIT_NONE = INT_MAX };
 
 /* The queue's arguments that matter here. */
 struct queue_limits {
     bool read;          /* false: they could not be read, and the rest is meaningless */
-    int delivery_limit; /* x-delivery-limit; LIMIT_NONE: -1, LIMIT_UNKNOWN: absent, so a policy may set one */
-    bool drops_head;    /* a full queue drops its oldest message, not the new one */
+    int delivery_limit; /* x-delivery-limit; LIMIT_NONE: negative; LIMIT_UNKNOWN: absent, so a policy may set one */
+    bool drops_head;     /* a full queue drops its oldest message, not the new one */
     bool needs_consumer; /* auto-delete or x-expires: the broker deletes it when it has no consumer */
     bool single_active;  /* x-single-active-consumer: a consumer that is cancelled hands the queue on */
 };
@@ -34,8 +36,11 @@ struct returns {
     bool told;              /* a line about an unknown or assumed limit was logged */
 };
 
-/* The known limit: LIMIT_UNKNOWN, LIMIT_NONE (a classic queue), or a number of deliveries, the smallest of
- * the configured and the read ones. */
+/* The limit that the key delivery_limit sets, where 0 stands for none, and a negative number for an absent key. */
+int returns_limit_of_key(int key);
+
+/* The known limit: LIMIT_UNKNOWN, LIMIT_NONE (also for a classic queue), or a number of deliveries, the smaller one
+ * of the configured and the read limit. */
 int returns_limit(const struct returns *r);
 
 /* Is the limit only assumed, from RabbitMQ's default? */
@@ -46,6 +51,9 @@ void returns_limit_words(const struct returns *r, struct buf *ret);
 
 /* Is the limit unknown, or so small that a few crashes in a row reach it? */
 bool returns_limit_is_near(const struct returns *r);
+
+/* Does the broker drop each message with its first counted return, so that a delivery may not be returned at all? */
+bool returns_leave_none(const struct returns *r);
 
 /* The number of earlier deliveries, if it is credible: x-delivery-count is reliable on quorum queues only. */
 int64_t returns_count(const struct returns *r, int64_t delivery_count);
