@@ -307,7 +307,16 @@ static void check_batch(const struct reading *r, const struct config_queue *q)
     if (q->order.key.n)
         cross_report(r, false, "forward.batch.max_messages", "order.key",
                      "an ordered queue has one message per request; expected only one of the two");
-    if (w->max_response_bytes < (size_t)w->batch.max_messages * 64)
+    size_t results = config_batch_results(q);
+
+    if (results && w->max_response_bytes < BATCH_ANSWER_BYTES + results)
+        cross_report(
+            r, false, "forward.max_response", "store_response",
+            "forward.max_response (%s) cuts an answer with the results of %d messages, each of store_response (%s); "
+            "expected at least %s",
+            show_bytes(w->max_response_bytes).text, w->batch.max_messages,
+            show_bytes(q->store_response_bytes).text, show_bytes(BATCH_ANSWER_BYTES + results).text);
+    else if (w->max_response_bytes < (size_t)w->batch.max_messages * 64)
         cross_report(
             r, false, "forward.max_response", "forward.batch.max_messages",
             "forward.max_response (%s) cuts an answer that names %d messages; expected at least 64 B for each",

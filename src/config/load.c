@@ -253,18 +253,27 @@ static void settle_order(struct queue_reading *q)
         c->max_message_bytes = MESSAGE_DEFAULT;
 }
 
-/* Twice what all slots take, so that the next requests are claimed while the others are in flight; and an answer that
- * names every message must not be cut. */
+static bool is_default(const struct queue_reading *q, const char *key)
+{
+    return reading_origin(&q->reading, key) == ORIGIN_NONE;
+}
+
+/* The prefetch is twice what all slots take, so that the next requests are claimed while the others are in flight. All
+ * of them may wait for their next attempt. An answer that names every message, or has each one's result, must not be
+ * cut. */
 static void settle_batch(struct queue_reading *q)
 {
     enum { PREFETCH_MOST = 65535, ANSWER_PER_MESSAGE = 1024 };
     struct config_queue *c = &q->queue;
     int64_t prefetch = (int64_t)2 * c->forward.concurrency * c->forward.batch.max_messages;
+    size_t results = config_batch_results(c);
 
-    if (reading_origin(&q->reading, "prefetch") == ORIGIN_NONE)
+    if (is_default(q, "prefetch"))
         c->prefetch = prefetch < PREFETCH_MOST ? (int)prefetch : PREFETCH_MOST;
-    if (reading_origin(&q->reading, "forward.max_response") == ORIGIN_NONE)
-        c->forward.max_response_bytes += (size_t)c->forward.batch.max_messages * ANSWER_PER_MESSAGE;
+    if (is_default(q, "max_parked") && c->max_parked < 2 * c->prefetch)
+        c->max_parked = 2 * c->prefetch;
+    if (is_default(q, "forward.max_response"))
+        c->forward.max_response_bytes += (size_t)c->forward.batch.max_messages * ANSWER_PER_MESSAGE + results;
 }
 
 /* Decides whether the entry is one queue or several, after its keys were read. */

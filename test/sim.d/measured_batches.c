@@ -11,8 +11,9 @@ static void batch_plan(struct plan *p, int concurrency, bool transaction)
     plan_plain(p, 15);
     p->queues[0].rules.concurrency = concurrency;
     p->queues[0].rules.transaction = transaction;
-    p->queues[0].rules.max_parked = 10000;
-    plan_batch(&p->queues[0].rules, BATCH);
+    plan_batch(&p->queues[0].rules, BATCH); /* with the default prefetch and max_parked of that */
+    p->queues[0].rules.max_parked =
+        2 * p->queues[0].rules.prefetch > 1000 ? 2 * p->queues[0].rules.prefetch : 1000;
     p->stop_us = 6 * (int64_t)HOUR_S * SECOND;
 }
 

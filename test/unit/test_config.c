@@ -287,23 +287,30 @@ static void test_ordered_defaults(void **state)
 static void test_batch_defaults(void **state)
 {
     static const struct {
-        const char *forward;
-        int prefetch;
+        const char *forward, *queue;
+        int prefetch, parked;
         size_t response;
-    } cases[] = {{"", 128, 65536},
-                 {"\"batch\": {\"max_messages\": 100}", 3200, 65536 + 100 * 1024},
-                 {"\"batch\": {\"max_messages\": 1000}, \"concurrency\": 64", 65535, 65536 + 1000 * 1024},
-                 {"\"batch\": {\"max_messages\": 10}, \"max_response\": \"1MiB\"", 320, 1048576}};
+    } cases[] = {
+        {"", "", 128, 1000, 65536},
+        {"\"batch\": {\"max_messages\": 100}", "", 3200, 6400, 65536 + 100 * 1024},
+        {"\"batch\": {\"max_messages\": 100}", ", \"max_parked\": 500", 3200, 500, 65536 + 100 * 1024},
+        {"\"batch\": {\"max_messages\": 100}", ", \"store_response\": \"2KiB\"", 3200, 6400,
+         65536 + 100 * (1024 + 2048 + 64)},
+        {"\"batch\": {\"max_messages\": 100}",
+         ", \"store_response\": \"2KiB\", \"completion\": \"transaction\"", 3200, 6400, 65536 + 100 * 1024},
+        {"\"batch\": {\"max_messages\": 1000}, \"concurrency\": 64", "", 65535, 131070, 65536 + 1000 * 1024},
+        {"\"batch\": {\"max_messages\": 10}, \"max_response\": \"1MiB\"", "", 320, 1000, 1048576}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char text[512];
 
         snprintf(text, sizeof(text),
                  "{\"broker\": {\"url\": \"amqp://localhost\"}, \"database\": {\"url\": \"host=h\"}, "
-                 "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"%s%s}}}}",
-                 *cases[i].forward ? ", " : "", cases[i].forward);
+                 "\"queues\": {\"q\": {\"forward\": {\"url\": \"http://h\"%s%s}%s}}}",
+                 *cases[i].forward ? ", " : "", cases[i].forward, cases[i].queue);
         struct config *c = parse(text);
         assert_int_equal(c->queues[0].prefetch, cases[i].prefetch);
+        assert_int_equal(c->queues[0].max_parked, cases[i].parked);
         assert_int_equal(c->queues[0].forward.max_response_bytes, cases[i].response);
         config_free(c);
     }

@@ -745,6 +745,16 @@ static void test_combinations(void **state)
          "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 1000}, \"max_response\": \"32KiB\"}",
          "queues.q.forward.max_response",
          "forward.max_response (32KiB) cuts an answer that names 1000 messages; expected at least 64 B for each"},
+        {'F',
+         "\"store_response\": \"2KiB\", \"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 100}, "
+         "\"max_response\": \"256KiB\"}",
+         "queues.q.forward.max_response",
+         "forward.max_response (256KiB) cuts an answer with the results of 100 messages, each of store_response "
+         "(2KiB); expected at least 276736B"},
+        {'F',
+         "\"store_response\": \"2KiB\", \"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 100}, "
+         "\"max_response\": \"276736B\"}",
+         NULL, NULL},
         {'Q', "\"message_id\": [\"routing_key\"]", "queues.q.message_id[0]",
          "\"routing_key\" is no source of a message id; expected property:<name>, header:<name>, "
          "json:<pointer>, cloudevents or body-sha256"},

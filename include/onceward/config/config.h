@@ -146,6 +146,17 @@ struct config_queue {
     int64_t compact_ms; /* how long until completed rows become history entries; 0: never */
 };
 
+/* An answer to a batch without the members' results, at most; and the bytes of these results with their ids, if they are
+ * stored. */
+enum { BATCH_ANSWER_BYTES = 64 << 10, BATCH_ID_BYTES = 64 };
+
+static inline size_t config_batch_results(const struct config_queue *q)
+{
+    if (q->transaction || !q->store_response_bytes)
+        return 0;
+    return (size_t)q->forward.batch.max_messages * (q->store_response_bytes + BATCH_ID_BYTES);
+}
+
 /* A list of names. */
 struct config_names {
     char **items;
