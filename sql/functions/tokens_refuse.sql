@@ -16,12 +16,14 @@ DECLARE
     c_named constant integer := 10;
     v_used  bigint;
     v_bad   bigint;
+    v_lost  bigint;
     v_names text;
 BEGIN
-    SELECT count(*) FILTER (WHERE b.used), count(*), string_agg(b.name, '; ' ORDER BY b.ord) FILTER (WHERE b.place <= c_named)
-    INTO v_used, v_bad, v_names
+    SELECT count(*) FILTER (WHERE b.used), count(*), count(*) FILTER (WHERE b.lost),
+           string_agg(b.name, '; ' ORDER BY b.ord) FILTER (WHERE b.place <= c_named)
+    INTO v_used, v_bad, v_lost, v_names
     FROM (
-        SELECT t.ord, coalesce(r.status = 'completed', false) AS used, row_number() OVER (ORDER BY t.ord) AS place,
+        SELECT t.ord, coalesce(r.status = 'completed', false) AS used, r.status IS NULL AS lost, row_number() OVER (ORDER BY t.ord) AS place,
                format('%s of consumer %s is %s', quote_literal(onceward.error_shown(t.key[2])), quote_literal(onceward.error_shown(t.key[1])),
                       CASE WHEN r.status IS NULL THEN 'not valid'
                            WHEN r.status = 'completed' THEN 'used'
@@ -41,8 +43,11 @@ BEGIN
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'not all of these transaction tokens are valid',
-        DETAIL = format('%s of %s: %s%s.', v_bad, cardinality(p_tokens), v_names,
-                        CASE WHEN v_bad > c_named THEN format('; and %s more', v_bad - c_named) ELSE '' END),
+        DETAIL = format('%s of %s: %s%s.%s', v_bad, cardinality(p_tokens), v_names,
+                        CASE WHEN v_bad > c_named THEN format('; and %s more', v_bad - c_named) ELSE '' END,
+                        CASE WHEN v_lost > 0 THEN
+                            ' Tokens that are not valid were replaced by a later claim or never given out, or their messages were completed longer than compact_after ago.'
+                        ELSE '' END),
         HINT = p_hint;
 END
 $$;

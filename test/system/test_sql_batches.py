@@ -87,6 +87,7 @@ def test_all_are_completed_or_none(inbox, app):
     with Refused("OW001") as it:
         complete_all(app, tokens)
     assert it.error.diag.message_detail.startswith(f"1 of 100: '{ids[7]}' of consumer 'test_all_are_completed_or_none' is not valid.")
+    assert it.error.diag.message_detail.endswith("or their messages were completed longer than compact_after ago.")
     assert "complete_valid" in it.error.diag.message_hint
     assert set(statuses(inbox, ids)) == {"processing"}
     tokens[7] = inbox.token(ids[7])
