@@ -399,6 +399,36 @@ static void one_bad_message_costs_at_most_fifteen_more_requests(void **state)
     }
 }
 
+static int n_bad;
+
+static int some_are_bad(struct world *w, const struct request *r)
+{
+    for (int i = 0; i < n_bad; i++)
+        if (has(r, i * N / n_bad + N / n_bad / 2))
+            return 500;
+    return 200;
+}
+
+/* The figures of the guide, with the bad ones evenly spread, which costs most. */
+static void several_bad_messages_cost_as_many_requests_as_the_guide_says(void **state)
+{
+    static const struct {
+        int n, extra;
+    } cases[] = {{2, 26}, {5, 54}, {10, 90}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct world *w;
+
+        n_bad = cases[i].n;
+        w = world(true, some_are_bad);
+        run(w, 600000);
+        for (int m = 0; m < N; m++)
+            assert_int_equal(w->dead[m], m % (N / n_bad) == N / n_bad / 2);
+        assert_true(w->n_requests <= 1 + cases[i].extra + n_bad);
+        end(w);
+    }
+}
+
 static void in_response_no_other_goes_more_than_twice(void **state)
 {
     bad = 42;
@@ -1042,6 +1072,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_bad_message_costs_at_most_fifteen_more_requests),
+        cmocka_unit_test(several_bad_messages_cost_as_many_requests_as_the_guide_says),
         cmocka_unit_test(in_response_no_other_goes_more_than_twice),
         cmocka_unit_test(after_a_restart_messages_of_equal_caps_go_together),
         cmocka_unit_test(a_refused_message_that_is_the_first_does_not_pause_the_queue),
