@@ -1383,6 +1383,17 @@ struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *
     return life_claim(q, d);
 }
 
+/* The circuit breaker may have been set since the death was decided. */
+static struct step life_circled(const struct queue *q, struct delivery *d)
+{
+    if (d->op == OP_REJECT)
+        return life_reject();
+    if (!q->share->brake.on || !d->outcome.charged)
+        return step_want(d->op);
+    d->outcome.charged = false;
+    return step_wait(d->op, WAIT_BRAKE, INT64_MAX);
+}
+
 struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     switch (d->wait) {
@@ -1393,7 +1404,7 @@ struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
     case WAIT_HELD: /* a message without its body is too large, and was held for max_hold */
         return d->message ? step_want(d->op) : life_leave(q, now_ms, d);
     case WAIT_CIRCLING:
-        return d->op == OP_REJECT ? life_reject() : step_want(d->op);
+        return life_circled(q, d);
     case WAIT_DUE:
     case WAIT_SURPLUS:
         return life_next_attempt(q, now_ms, d);

@@ -276,10 +276,13 @@ static void choose_some(const struct world *w, struct post *carrier)
 
         if (random_chance(&state, 6000))
             continue;
-        if (carrier->deed == DEED_SOME_FAIL)
+        if (carrier->deed == DEED_SOME_FAIL) {
             p->named = statuses[random_below(&state, sizeof(statuses) / sizeof(*statuses))];
-        else
+            if (w->plan->application.retry_after && random_chance(&state, 5000))
+                p->named_s = (int64_t)random_below(&state, 20);
+        } else {
             p->forgotten = is_transaction(w, p) || carrier->deed == DEED_SOME_CRASH;
+        }
     }
 }
 
@@ -316,8 +319,28 @@ static enum deed choose_deed_of_batch(struct world *w, struct post *carrier)
     return whole;
 }
 
+static int64_t some_ms(uint64_t random)
+{
+    static const int64_t some[] = {-1, -1, 0, 300, 6000, 40000};
+
+    return some[random % (sizeof(some) / sizeof(*some))];
+}
+
+/* Some answers of "not now" say for how long, if the plan wants it. */
+static int64_t own_retry_after_of(const struct post *p, int status)
+{
+    const struct plan *plan = p->sidecar->world->plan;
+    bool may = plan->application.retry_after && (status == 429 || status == 503 || status == 409);
+
+    return may ? some_ms(random_mix(plan->seed ^ ((uint64_t)p->truth->number << 20) ^
+                                    (uint64_t)p->truth->n_posts ^ 0x4e7a))
+               : -1;
+}
+
 static int64_t retry_after_of(const struct post *p, int status)
 {
+    if (p->truth->character == CHARACTER_GOOD && p->n_members == 1)
+        return own_retry_after_of(p, status);
     if (status != 429)
         return -1;
     for (size_t i = 0; i < p->n_members; i++)

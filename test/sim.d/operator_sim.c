@@ -57,8 +57,10 @@ void operator_tells(struct world *w, struct sidecar *s)
         if (!w->plan->queues[i].rules.holds_dead)
             continue;
         give_up(w, s, i);
-        if (q->retry_known && q->retry_number != number)
+        if (q->retry_known && q->retry_number != number) {
+            promises_retried(w, i);
             queue_lever_retry(&q->core, world_ms(w), "the simulation's operator");
+        }
         q->retry_known = true;
         q->retry_number = number;
     }

@@ -167,8 +167,10 @@ void oracle_forward(struct world *w, struct post *p)
     if (s->database.refuses)
         oracle_broken(w, "forward", "%s is POSTed while the database refuses", p->truth->id);
     check_batch(w, p);
-    for (size_t i = 0; i < p->n_members; i++)
+    for (size_t i = 0; i < p->n_members; i++) {
         check_message(w, p->members[i]);
+        promises_sent(w, p->members[i]);
+    }
 }
 
 static void remember_accepted(struct sidecar *s, struct post *p)
@@ -338,6 +340,20 @@ static bool drops_first_return(const struct plan_queue *p)
     return p->quorum && plan_known_limit(p) == 0;
 }
 
+bool oracle_is_near(const struct world *w, const struct copy *m)
+{
+    return is_near(&w->plan->queues[m->truth->queue], m, m->delivery_count);
+}
+
+const struct truth *oracle_truth(const struct world *w, int queue, const struct delivery *d)
+{
+    for (size_t i = 0; d && i < w->n_truths; i++)
+        if (w->truths[i].queue == queue && w->truths[i].id_len == d->id_len &&
+            !memcmp(w->truths[i].id, d->id, d->id_len))
+            return &w->truths[i];
+    return NULL;
+}
+
 /* Its row is that of another body, so the renewal could not be counted, and it is stored whole. */
 static bool is_of_other_body(const struct world *w, const struct copy *m)
 {
@@ -372,6 +388,11 @@ static bool is_permanent(const struct queue_rules *rules, int status)
     return false;
 }
 
+static bool is_older(const struct world *w, const struct inbox_row_sim *r, int64_t max_age_ms)
+{
+    return max_age_ms && database_now(w) - (r->alive_us ? r->alive_us : r->received_us) > max_age_ms * 1000;
+}
+
 static const char *why_not_dead(const struct world *w, const struct batch_item *item,
                                 const struct inbox_row_sim *was)
 {
@@ -400,6 +421,8 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
         return item->truth->character == CHARACTER_INVALID ? NULL : "the database never refused it";
     case DEAD_DELIVERY_LIMIT:
         return why_not_limit(w, item->copy);
+    case DEAD_TOO_OLD:
+        return is_older(w, was, p->rules.max_age_ms) ? NULL : "it is younger than max_age";
     case DEAD_OPERATOR:
         return item->truth->given_up ? NULL : "no operator has given it up";
     default:
@@ -502,6 +525,7 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
         item->copy->is_dead = true;
     if (reply->answer == ROW_FAILED || reply->answer == ROW_RELEASED)
         put_off(w, item);
+    promises_written(w, item);
     switch (b->kind) {
     case BATCH_RENEW:
         item->copy->too_often = reply->answer == ROW_TOO_OFTEN;
@@ -574,6 +598,7 @@ void oracle_reject(struct world *w, const struct copy *m, bool too_large)
     w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
     if (!m->letter_us && !m->is_dead && !too_large)
         oracle_broken(w, "early reject", "%s is rejected, and no letter of it is committed", m->truth->id);
+    promises_rejected(w, m);
 }
 
 void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool draining)
@@ -873,13 +898,20 @@ void oracle_second(struct world *w)
                 check_left_behind(w, w->sidecars[i], q);
                 check_lines(w, w->sidecars[i], q);
             }
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        for (int q = 0; q < w->plan->n_queues; q++)
+            if (w->sidecars[i]->alive && w->now_us >= w->sidecars[i]->frozen_until_us)
+                promises_second(w, w->sidecars[i], q);
 }
 
 /* --- the end --- */
 
-/* Bad by its character, by a copy with another body, or because no attempt is left. */
+/* Bad by its character, by a copy with another body, by its age, or because no attempt is left. */
 static bool is_bad(const struct world *w, const struct truth *t)
 {
+    if (t->row.status != INBOX_NONE && t->row.status != INBOX_COMPLETED &&
+        is_older(w, &t->row, rules_of(w, t->queue)->max_age_ms))
+        return true;
     return (t->character != CHARACTER_GOOD && t->character != CHARACTER_FLAKY) || t->other_body ||
            (t->row.status != INBOX_COMPLETED && t->row.attempt >= rules_of(w, t->queue)->max_attempts);
 }
@@ -917,6 +949,9 @@ static bool awaits_operator(const struct world *w, const struct truth *t)
 static bool may_stay(const struct world *w, const struct truth *t)
 {
     if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
+        return true;
+    /* A run of messages above max_age keeps the circuit breaker on: none of them shows that the application works. */
+    if (rules_of(w, t->queue)->max_age_ms && awaits_operator(w, t))
         return true;
     return is_bad(w, t) && (awaits_batches(w, t) || awaits_operator(w, t));
 }

@@ -36,6 +36,12 @@ struct oracle {
 
 void oracle_init(struct world *w);
 
+/* Is the copy so near its delivery limit that it is not requeued? */
+bool oracle_is_near(const struct world *w, const struct copy *m);
+
+/* The message of a delivery; NULL: it is freed, or has no id. */
+const struct truth *oracle_truth(const struct world *w, int queue, const struct delivery *d);
+
 /* Reports a broken promise; `check` is its short name. Only the first one counts. */
 void oracle_broken(struct world *w, const char *check, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

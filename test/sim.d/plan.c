@@ -395,6 +395,22 @@ static void make_batches(struct plan *p, uint64_t *r)
         a->rates[DEED_SOME_CRASH] = 100;
 }
 
+/* Ages, grace periods, single attempts and Retry-After. */
+static void make_times(struct plan *p, uint64_t *r)
+{
+    for (int i = 0; i < p->n_queues; i++) {
+        struct queue_rules *q = &p->queues[i].rules;
+
+        if (random_chance(r, 1500))
+            q->max_age_ms = ONE_OF(r, 3000, 20000, 100000);
+        if (random_chance(r, 5000))
+            q->commit_grace_ms = ONE_OF(r, 100, 400, 1900);
+        if (random_chance(r, 1000))
+            q->max_attempts = 1;
+    }
+    p->application.retry_after = random_chance(r, 5000);
+}
+
 void plan_make(struct plan *p, uint64_t seed)
 {
     uint64_t r = random_mix(seed ^ 0x0123456789abcdef);
@@ -427,6 +443,8 @@ void plan_make(struct plan *p, uint64_t seed)
     r = random_mix(seed ^ 0xba7c);
     if (random_chance(&r, 2500))
         make_batches(p, &r);
+    r = random_mix(seed ^ 0x7e57);
+    make_times(p, &r);
     p->quiet_us = busy_us + 60ll * SECOND;
     plan_sort(p);
 }
@@ -451,7 +469,8 @@ void plan_print(const struct plan *p)
         plan_limit_text(q->limit, limit);
         printf("  queue %d: %s, RabbitMQ %d.%d, delivery limit %s %s%s%s; %s, window %lld ms, max_hold %lld, "
                "concurrency %d, prefetch %d, "
-               "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d, batch %d\n",
+               "max_parked %d, max_attempts %d, backoff %lld to %lld, brake %d, batch %d, commit_grace %lld, "
+               "max_age %lld\n",
                i, q->quorum ? "quorum" : "classic", q->version / 100, q->version % 100, limit,
                r->delivery_limit == LIMIT_UNKNOWN ? "(not told)" : "(told)", q->readable ? " (read)" : "",
                r->holds_dead    ? ", ordered, on_dead hold"
@@ -461,11 +480,13 @@ void plan_print(const struct plan *p)
                                 : "",
                r->transaction ? "transaction" : "response", (long long)r->token_window_ms,
                (long long)r->max_hold_ms, r->concurrency, r->prefetch, r->max_parked, r->max_attempts,
-               (long long)r->backoff_ms, (long long)r->max_backoff_ms, r->brake, r->batch.max_messages);
+               (long long)r->backoff_ms, (long long)r->max_backoff_ms, r->brake, r->batch.max_messages,
+               (long long)r->commit_grace_ms, (long long)r->max_age_ms);
     }
-    printf("  application: %lld us a request, %d at once (0: any), back after %lld ms%s%s;",
+    printf("  application: %lld us a request, %d at once (0: any), back after %lld ms%s%s%s;",
            (long long)a->service_us, a->capacity, (long long)(a->restart_us / 1000),
-           a->proxy ? ", behind a proxy" : "", a->ready_url ? ", with ready.url" : "");
+           a->proxy ? ", behind a proxy" : "", a->ready_url ? ", with ready.url" : "",
+           a->retry_after ? ", with Retry-After" : "");
     for (int d = 1; d < N_DEEDS; d++)
         if (a->rates[d])
             printf(" %s %.1f %%", deeds[d], a->rates[d] / 100.0);

@@ -132,6 +132,7 @@ struct plan_application {
     bool proxy;         /* a proxy always accepts, and answers 502 while the application is away */
     bool ready_url;
     uint16_t rates[N_DEEDS]; /* in 10,000 requests */
+    bool retry_after;        /* some answers of "not now" have one */
     bool names_failures;     /* of a batch with a bad message it names that one; else all fail */
 };
 

@@ -141,6 +141,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
         oracle_broken(w, "action", "%s is twice in one batch", m->truth->id);
     if (m->truth->id_len)
         oracle_asked(w, m->truth);
+    promises_decided(w, s, d, &item);
     b->items[b->n++] = item;
 }
 
@@ -206,6 +207,7 @@ void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item
     TRACE(w, "sidecar %d: %s %s: %s%s attempt %d takeovers %d crashes %d wait %lld", s->index,
           operation_info(item->op)->name, item->truth->id, row_answer_name(r.answer),
           r.taken_over ? " taken over" : "", r.attempt, r.takeovers, r.crashes, (long long)r.wait_ms);
+    promises_heard(w, s, item);
     queue_row(&s->queues[item->queue].core, now_ms, item->ref, &r);
 }
 
@@ -270,6 +272,9 @@ static struct post *post_new(struct world *w, struct sidecar *s, int queue, cons
                        .attempt = d->claim.attempt + d->claim.takeovers,
                        .sent_us = w->now_us,
                        .n_losses = s->n_losses,
+                       .n_crashes = s->application.n_crashes,
+                       .retry_after_ms = -1,
+                       .named_s = -1,
                        .enveloped = r->body.len > 0,
                        .open = true};
     memcpy(p->token, d->claim.token, 16);
@@ -330,6 +335,7 @@ static void abandon(struct world *w, struct sidecar *s, int queue, uint64_t ref)
 
         if (p->queue == queue && p->ref == ref) {
             TRACE(w, "sidecar %d: abandons %s", s->index, p->truth->id);
+            promises_abandoned(w, s, p);
             sidecar_close_post(s, p);
             return;
         }
@@ -458,6 +464,7 @@ static void tell(struct world *w, struct sidecar *s, int queue, const struct not
                    n->d && n->d->id ? n->d->id : "", n->reason ? n->reason : "", n->text ? n->text : "",
                    (long long)n->ms);
     oracle_told(w, s, queue, n);
+    promises_told(w, s, queue, n);
 }
 
 static void carry_out(struct world *w, struct sidecar *s, int queue, const struct action *a)
@@ -636,6 +643,7 @@ static void turn(struct world *w, void *object, uint64_t number, uint64_t unused
     ask(w, s);
     w->counts.n_actions += (uint64_t)n;
     oracle_turn(w, s, (size_t)n, s->n_facts);
+    promises_turn(w, s);
     s->n_facts = 0;
     if (drained && !s->drained) {
         s->drained = true;

@@ -279,6 +279,7 @@ void sidecar_start(struct world *w, struct sidecar *s)
 
     TRACE(w, "sidecar %d starts", s->index);
     oracle_started(w, s);
+    promises_started(w, s);
     rules_of_application(w, &rules);
     s->alive = true;
     s->draining = s->drained = false;
@@ -369,15 +370,14 @@ void sidecar_exit(struct world *w, struct sidecar *s)
 
 void sidecar_drain(struct world *w, struct sidecar *s, int64_t restart_us)
 {
-    enum { GRACE_MS = 25000 };
-
     if (!s->alive || s->draining || w->now_us < s->frozen_until_us)
         return;
     TRACE(w, "sidecar %d drains", s->index);
     s->draining = true;
+    s->drain_since_us = w->now_us;
     s->drain_for_us = restart_us;
     for (int i = 0; i < w->plan->n_queues; i++)
-        queue_drain(&s->queues[i].core, world_ms(w), world_ms(w) + GRACE_MS);
+        queue_drain(&s->queues[i].core, world_ms(w), world_ms(w) + DRAIN_GRACE_MS);
     told(w, s);
 }
 
@@ -397,6 +397,8 @@ void sidecar_destroy(struct world *w, struct sidecar *s)
     app_sim_deinit(&s->app);
     free(s->open);
     free(s->accepted);
+    for (int i = 0; i < QUEUES_MAX; i++)
+        free(s->promises[i].failed);
 }
 
 /* --- input --- */
@@ -405,6 +407,7 @@ void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused)
 {
     if (!s->alive || w->now_us < s->frozen_until_us)
         return;
+    s->promises[queue].paused = paused;
     queue_lever_pause(&s->queues[queue].core, world_ms(w), paused, "the simulation's operator", "");
     told(w, s);
 }
@@ -452,7 +455,7 @@ static bool fits(const struct queue *q, const struct copy *m)
 void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, struct copy *m)
 {
     struct sidecar_queue *q = &s->queues[c->queue];
-    const struct truth *t = m->truth;
+    struct truth *t = m->truth;
     bool quorum = w->plan->queues[c->queue].quorum;
 
     if (q->channel != c)
@@ -481,9 +484,12 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
     if (fits(&q->core, m))
         a.message = message_new();
     m->arrived = true;
+    t->due_us = 0;
+    m->was_dead = t->row.status == INBOX_DEAD || t->character == CHARACTER_NO_ID;
     m->n_arrived++;
     m->skipped = !a.message;
     w->counts.n_deliveries++;
+    s->promises[c->queue].n_received += a.message != NULL;
     TRACE(w, "sidecar %d: delivered %s copy %llu tag %llu%s count %d%s", s->index, t->id,
           (unsigned long long)m->number, (unsigned long long)m->tag, m->redelivered ? " redelivered" : "",
           m->delivery_count, a.message ? "" : " skipped");
@@ -535,7 +541,8 @@ static bool says_nothing(const struct world *w, const struct post *p)
 }
 
 /* Records for the oracle the meaning of the answer for each message. */
-static void tell_members(struct world *w, struct post *carrier, enum answer_kind kind, int status)
+static void tell_members(struct world *w, struct post *carrier, enum answer_kind kind, int status,
+                         int64_t retry_after_ms)
 {
     bool good =
         kind == ANSWER_STATUS && status / 100 == 2 && !(carrier->enveloped && says_nothing(w, carrier));
@@ -549,6 +556,7 @@ static void tell_members(struct world *w, struct post *carrier, enum answer_kind
         p->status = !good || !p->named ? status : p->named == 502 ? 500 : p->named;
         p->named = good ? p->named : 0;
         p->told_us = w->now_us;
+        p->retry_after_ms = !good ? retry_after_ms : p->named && p->named_s >= 0 ? p->named_s * 1000 : -1;
         p->whole = !good && (carrier->n_members > 1 || (carrier->enveloped && status / 100 == 2));
     }
 }
@@ -565,7 +573,10 @@ static void write_failures(const struct post *carrier, struct buf *ret)
             continue;
         buf_printf(ret, "%s{\"id\":", between);
         buf_add_json(ret, (struct slice){p->truth->id, p->truth->id_len});
-        buf_printf(ret, ",\"status\":%d}", p->named);
+        buf_printf(ret, ",\"status\":%d", p->named);
+        if (p->named_s >= 0)
+            buf_printf(ret, ",\"retry_after\":%lld", (long long)p->named_s);
+        buf_add_text(ret, "}");
         between = ",";
     }
     if (carrier->deed == DEED_UNKNOWN_NAME)
@@ -582,7 +593,7 @@ void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, in
     if (!p->open || !s->alive || s->life != p->life)
         return;
     close_post(s, p);
-    tell_members(w, p, kind, status);
+    tell_members(w, p, kind, status, retry_after_ms);
     if (kind == ANSWER_STATUS)
         snprintf(brief, sizeof(brief), "answered %d", status);
     else

@@ -3,6 +3,7 @@
 #include "app_sim.h"
 #include "broker_sim.h"
 #include "database_sim.h"
+#include "promises.h"
 #include "truth.h"
 #include "world.h"
 
@@ -16,6 +17,8 @@
  * restarted. */
 
 enum hears { HEARS_CONSUMING, HEARS_STOPPED, HEARS_DEPTH };
+
+enum { DRAIN_GRACE_MS = 25000 };
 
 enum link_state { SIM_LINK_DOWN, SIM_LINK_DIALLING, SIM_LINK_UP };
 
@@ -59,6 +62,8 @@ struct sidecar {
     uint64_t n_actions, kill_at; /* kill_at 0: never */
     int64_t kill_for_us;
     bool kill_forgets;
+    int64_t drain_since_us;
+    struct promises promises[QUEUES_MAX];
     struct application application;
     struct database database;
     struct app_sim app;

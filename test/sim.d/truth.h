@@ -26,6 +26,7 @@ struct post {
     size_t n_members;
     bool enveloped;    /* a batch, perhaps of one message */
     int named;         /* the status under which the answer names it; 0: not named */
+    int64_t named_s;   /* and its retry_after; -1: none */
     bool forgotten;    /* the application does no work for it */
     bool whole;        /* the request failed as a whole, or its answer says nothing */
     struct post *next; /* of its message, newest first */
@@ -37,10 +38,11 @@ struct post {
     uint8_t token[16];
     int attempt;
     int64_t sent_us, told_us;
-    uint32_t n_losses; /* losses of the sidecar's database connection before it was sent */
-    bool alone;        /* no other request was in flight at that application during all its time */
-    bool open;         /* the sidecar waits for the answer */
-    bool answered;     /* the core got its end as a fact: */
+    uint64_t n_crashes; /* of the application, before it was sent */
+    uint32_t n_losses;  /* losses of the sidecar's database connection before it was sent */
+    bool alone;         /* no other request was in flight at that application during all its time */
+    bool open;          /* the sidecar waits for the answer */
+    bool answered;      /* the core got its end as a fact: */
     enum answer_kind kind;
     int status;
     int64_t retry_after_ms;
@@ -73,16 +75,25 @@ struct truth {
     struct letter_counts letters;
     int n_renewals;
     int n_copies, n_open_copies;
-    bool other_body;          /* one of its copies has another body than the first */
-    int64_t second;           /* latest second with statements about it, */
-    int n_items;              /* and their number in it */
-    bool row_lost;            /* a crash of the database lost its claim, or a clock's jump its window */
-    bool stored;              /* a letter of one of its copies is committed */
-    bool given_up;            /* by the operator */
-    int n_retries;            /* of the operator, while it was held */
-    bool jumped;              /* a jump of the database's clock ended a window early */
-    int64_t published_us;     /* its first copy */
-    int64_t done_us;          /* completed, or dead */
+    bool other_body;      /* one of its copies has another body than the first */
+    int64_t second;       /* latest second with statements about it, */
+    int n_items;          /* and their number in it */
+    bool row_lost;        /* a crash of the database lost its claim, or a clock's jump its window */
+    bool stored;          /* a letter of one of its copies is committed */
+    bool given_up;        /* by the operator */
+    int n_retries;        /* of the operator, while it was held */
+    bool jumped;          /* a jump of the database's clock ended a window early */
+    int64_t published_us; /* its first copy */
+    int64_t done_us;      /* completed, or dead */
+    int64_t due_us;       /* its next attempt, as that sidecar knows; 0: it knows nothing */
+    uint64_t due_ref;     /* of that delivery */
+    struct free_ends {
+        uint64_t ref;          /* a delivery of that sidecar: */
+        int n_not_now, n_free; /* its answers of "not now", and all its ends that were not charged */
+        uint8_t latest[16];    /* the token of the latest of them */
+    } free[SIDECARS_MAX];
+    bool is_too_old; /* at its latest claim, with this token: */
+    uint8_t too_old[16];
     int64_t at_work_until_us; /* the application may be at work after an attempt without an answer */
 };
 
@@ -115,5 +126,6 @@ struct copy {
     int n_letters;        /* and letters of it without a row */
     int64_t letter_us;    /* its sidecar knows that a letter of it is committed (no row) */
     bool is_rowless;      /* the same, for the latest delivery */
+    bool was_dead;        /* at its latest arrival */
     bool is_dead;         /* its sidecar knows that it is dead, with a letter */
 };

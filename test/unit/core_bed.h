@@ -1,0 +1,293 @@
+/* A queue's core whose servers are the test itself: it takes one action at a time, and gives each answer. */
+#pragma once
+
+#include "cmocka_all.h"
+#include "core/life.h"
+#include "onceward/core/message.h"
+#include "onceward/core/queue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BED_TOLD_MAX = 64, BED_WINDOW_MS = 30000 };
+
+struct bed_line {
+    enum event event;
+    char id[32], reason[128], code[8], text[512];
+    int64_t ms, n;
+    bool flag;
+};
+
+struct bed {
+    struct queue q;
+    struct application application;
+    struct database database;
+    int64_t now;
+    unsigned can;
+    uint64_t tag;
+    int n_taken[ACTION_TELL + 1]; /* actions by kind */
+    struct action last;
+    struct bed_line told[BED_TOLD_MAX]; /* the latest lines of the log */
+    size_t n_told;
+};
+
+static inline struct queue_rules bed_rules(void)
+{
+    static const int permanent[] = {400, 410, 413, 415, 422};
+
+    return (struct queue_rules){.token_window_ms = BED_WINDOW_MS,
+                                .max_window_ms = 1200000,
+                                .commit_grace_ms = 1000,
+                                .max_hold_ms = 1500000,
+                                .pause_hold_ms = 30000,
+                                .concurrency = 16,
+                                .prefetch = 128,
+                                .max_parked = 1000,
+                                .max_bytes = 64 << 20,
+                                .max_message_bytes = 64 << 20,
+                                .max_attempts = 8,
+                                .backoff_ms = 1000,
+                                .max_backoff_ms = 300000,
+                                .permanent_status = permanent,
+                                .n_permanent_status = 5,
+                                .brake = 20,
+                                .revive = 3,
+                                .delivery_limit = LIMIT_UNKNOWN,
+                                .stuck_ms = 60000,
+                                .stuck_again_ms = 600000,
+                                .stats_interval_ms = 10000};
+}
+
+static inline void bed_note(struct bed *b, const struct note *n)
+{
+    struct bed_line *l = &b->told[b->n_told++ % BED_TOLD_MAX];
+
+    *l = (struct bed_line){.event = n->event, .ms = n->ms, .n = n->n, .flag = n->flag};
+    snprintf(l->id, sizeof(l->id), "%s", n->d && n->d->id ? n->d->id : "");
+    snprintf(l->reason, sizeof(l->reason), "%s", n->reason ? n->reason : "");
+    snprintf(l->code, sizeof(l->code), "%s", n->code);
+    snprintf(l->text, sizeof(l->text), "%s", n->text ? n->text : "");
+}
+
+/* The latest line of an event; NULL: none. */
+static inline const struct bed_line *bed_told(const struct bed *b, enum event e)
+{
+    for (size_t i = b->n_told; i > 0 && i + BED_TOLD_MAX > b->n_told; i--)
+        if (b->told[(i - 1) % BED_TOLD_MAX].event == e)
+            return &b->told[(i - 1) % BED_TOLD_MAX];
+    return NULL;
+}
+
+static inline size_t bed_n_told(const struct bed *b, enum event e)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < b->n_told && i < BED_TOLD_MAX; i++)
+        n += b->told[i].event == e;
+    return n;
+}
+
+/* The queue at the broker is empty. */
+static inline void bed_depth(struct bed *b)
+{
+    queue_depth_asked(&b->q, b->now);
+    queue_depth(&b->q, b->now, 0, false);
+}
+
+/* Takes the next action, but for log lines, questions and the consumer's, which are carried out. False: none. */
+static inline bool bed_next(struct bed *b)
+{
+    struct action *a = &b->last;
+
+    queue_time(&b->q, b->now);
+    while (queue_next(&b->q, b->now, b->can, a)) {
+        b->n_taken[a->kind]++;
+        if (a->kind == ACTION_TELL)
+            bed_note(b, &a->note);
+        else if (a->kind == ACTION_CONSUME)
+            queue_consuming(&b->q, b->now, a->number);
+        else if (a->kind == ACTION_CANCEL)
+            queue_stopped(&b->q, b->now, a->number);
+        else if (a->kind == ACTION_ASK_DEPTH)
+            bed_depth(b);
+        else
+            return true;
+    }
+    *a = (struct action){0};
+    queue_reap(&b->q);
+    return false;
+}
+
+/* No action is left but log lines. */
+static inline void bed_rest(struct bed *b)
+{
+    if (bed_next(b))
+        fail_msg("there is an action of kind %d, operation %s", (int)b->last.kind,
+                 b->last.d ? operation_info(b->last.d->op)->name : "none");
+}
+
+static inline void bed_pass(struct bed *b, int64_t ms)
+{
+    b->now += ms;
+}
+
+/* The next action is this operation at the database. */
+static inline struct delivery *bed_asks(struct bed *b, enum operation op)
+{
+    assert_true(bed_next(b));
+    assert_int_equal(b->last.kind, ACTION_DATABASE);
+    assert_string_equal(operation_info(b->last.d->op)->name, operation_info(op)->name);
+    return b->last.d;
+}
+
+/* The next action is of this kind. */
+static inline struct action *bed_does(struct bed *b, enum action_kind kind)
+{
+    assert_true(bed_next(b));
+    assert_int_equal(b->last.kind, kind);
+    return &b->last;
+}
+
+static inline void bed_application_is_up(struct bed *b)
+{
+    application_probe_sent(&b->application);
+    application_probed(&b->application, b->now, true, false, 1);
+}
+
+static inline struct bed *bed_new(const struct queue_rules *rules, enum queue_kind kind)
+{
+    const struct application_rules application = {.concurrency = rules->concurrency,
+                                                  .ready_interval_ms = 1000,
+                                                  .window_ms = rules->token_window_ms,
+                                                  .batch_messages = (size_t)rules->batch.max_messages,
+                                                  .batch_bytes = rules->batch.max_bytes};
+    struct bed *b = calloc(1, sizeof(*b));
+
+    b->now = 1000000;
+    b->can = ~0u;
+    application_init(&b->application, &application, b->now);
+    bed_application_is_up(b);
+    database_init(&b->database, b->now);
+    database_linked(&b->database);
+    queue_init(&b->q, rules, &b->application, &b->database, 1, 42, b->now);
+    b->q.returns.configured = rules->delivery_limit;
+    queue_channel_open(&b->q, b->now, 1, 4, 0, kind);
+    bed_rest(b);
+    assert_int_equal(b->q.consumer.state, CONSUMER_ACTIVE);
+    return b;
+}
+
+static inline void bed_end(struct bed *b)
+{
+    queue_deinit(&b->q);
+    assert_int_equal(b->application.n_out, 0);
+    assert_int_equal(b->application.n_reserved, 0);
+    assert_int_equal(b->application.n_accepted, 0);
+    free(b);
+}
+
+static inline struct arrival bed_arrival(struct bed *b, const char *id)
+{
+    return (struct arrival){.generation = b->q.generation,
+                            .number = ++b->tag,
+                            .consumer = b->q.consumer.number,
+                            .message = message_new(),
+                            .body_len = 10,
+                            .n_bytes = 10,
+                            .id = slice_of(id),
+                            .no_id = DEAD_NONE};
+}
+
+static inline struct delivery *bed_newest(struct bed *b)
+{
+    return (struct delivery *)queue_find(&b->q, b->q.held.next_ref);
+}
+
+static inline struct delivery *bed_deliver(struct bed *b, const char *id)
+{
+    struct arrival a = bed_arrival(b, id);
+
+    queue_delivered(&b->q, b->now, &a);
+    return bed_newest(b);
+}
+
+static inline void bed_row_of(struct bed *b, struct delivery *d, struct row r)
+{
+    r.op = d->op;
+    queue_row(&b->q, b->now, d->ref, &r);
+}
+
+static inline void bed_row(struct bed *b, struct delivery *d, enum row_answer answer)
+{
+    bed_row_of(b, d, (struct row){.answer = answer, .attempt = 1, .unproven_ms = -1});
+}
+
+/* A message that is claimed. */
+static inline struct delivery *bed_claimed(struct bed *b, const char *id, int attempt)
+{
+    struct delivery *d;
+
+    bed_deliver(b, id);
+    d = bed_asks(b, OP_CLAIM);
+    bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .attempt = attempt, .unproven_ms = -1});
+    return d;
+}
+
+/* A message that is with the application. */
+static inline struct delivery *bed_sent(struct bed *b, const char *id, int attempt)
+{
+    struct delivery *d = bed_claimed(b, id, attempt);
+
+    bed_does(b, ACTION_FORWARD);
+    assert_ptr_equal(request_first(b->last.request), d);
+    return d;
+}
+
+static inline void bed_answer_of(struct bed *b, struct delivery *d, struct answer a)
+{
+    char brief[40];
+
+    if (a.kind == ANSWER_STATUS)
+        snprintf(brief, sizeof(brief), "answered %d", a.status);
+    else
+        snprintf(brief, sizeof(brief), "reset");
+    a.brief = a.error = brief;
+    a.batch = -1;
+    a.took_us = 1000;
+    queue_answered(&b->q, b->now, d->request->ref, &a);
+}
+
+static inline void bed_answer(struct bed *b, struct delivery *d, int status)
+{
+    bed_answer_of(b, d, (struct answer){.kind = ANSWER_STATUS, .status = status, .retry_after_ms = -1});
+}
+
+/* The delivery waits for that, and for so long; in_ms -1: no timer. */
+static inline void bed_waits(const struct bed *b, const struct delivery *d, enum operation op,
+                             enum wait_reason wait, int64_t in_ms)
+{
+    assert_string_equal(operation_info(d->op)->name, operation_info(op)->name);
+    assert_int_equal(d->phase, PHASE_WANTED);
+    assert_int_equal(d->wait, wait);
+    if (in_ms < 0)
+        assert_int_equal(d->timer.slot, 0);
+    else
+        assert_int_equal(d->timer.at_ms - b->now, in_ms);
+}
+
+/* The same, within bounds. */
+static inline void bed_waits_between(const struct bed *b, const struct delivery *d, enum operation op,
+                                     enum wait_reason wait, int64_t least_ms, int64_t most_ms)
+{
+    assert_string_equal(operation_info(d->op)->name, operation_info(op)->name);
+    assert_int_equal(d->wait, wait);
+    assert_in_range(d->timer.at_ms - b->now, least_ms, most_ms);
+}
+
+static inline void bed_wants(const struct delivery *d, enum operation op)
+{
+    assert_string_equal(operation_info(d->op)->name, operation_info(op)->name);
+    assert_int_equal(d->phase, PHASE_WANTED);
+    assert_int_equal(d->wait, WAIT_NONE);
+}

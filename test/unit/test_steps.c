@@ -1,0 +1,883 @@
+/* The rules of src/core/life.c and claim_rows.c, one fact at a time: what a delivery wants or waits for after each
+ * answer of the application and of the database. */
+#include "core_bed.h"
+
+#include "core/notes.h"
+
+static struct queue_rules rules_of(bool transaction)
+{
+    struct queue_rules r = bed_rules();
+
+    r.transaction = transaction;
+    return r;
+}
+
+static struct bed *bed_of(bool transaction)
+{
+    struct queue_rules r = rules_of(transaction);
+
+    return bed_new(&r, KIND_QUORUM);
+}
+
+/* --- the application's answer --- */
+
+static void test_each_answer_has_its_step(void **state)
+{
+    static const struct {
+        enum answer_kind kind;
+        int status;
+        enum operation response, transaction;
+    } cases[] = {
+        {ANSWER_STATUS, 200, OP_COMPLETE, OP_CHECK},     {ANSWER_STATUS, 204, OP_COMPLETE, OP_CHECK},
+        {ANSWER_STATUS, 202, OP_COMPLETE, OP_CHECK},     {ANSWER_STATUS, 299, OP_COMPLETE, OP_CHECK},
+        {ANSWER_STATUS, 300, OP_FAIL, OP_FAIL},          {ANSWER_STATUS, 404, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 500, OP_FAIL, OP_FAIL},          {ANSWER_STATUS, 501, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 505, OP_FAIL, OP_FAIL},          {ANSWER_STATUS, 600, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 408, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 409, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 423, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 425, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 429, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 503, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 400, OP_BURY, OP_BURY},          {ANSWER_STATUS, 422, OP_BURY, OP_BURY},
+        {ANSWER_STATUS, 199, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 502, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 504, OP_RELEASE, OP_RELEASE},    {ANSWER_DIED, 0, OP_RELEASE, OP_RELEASE},
+        {ANSWER_UNREACHABLE, 0, OP_RELEASE, OP_RELEASE},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int transaction = 0; transaction < 2; transaction++) {
+            struct bed *b = bed_of(transaction);
+            struct delivery *other, *d;
+
+            other = bed_sent(b, "other", 1); /* so that a crash is nobody's alone */
+            d = bed_sent(b, "m", 1);
+            bed_answer_of(
+                b, d,
+                (struct answer){.kind = cases[i].kind, .status = cases[i].status, .retry_after_ms = -1});
+            assert_string_equal(operation_info(d->op)->name,
+                                operation_info(transaction ? cases[i].transaction : cases[i].response)->name);
+            assert_int_equal(d->wait, cases[i].status == 202 && transaction ? WAIT_WATCHING : WAIT_NONE);
+            assert_int_equal(other->phase, PHASE_SENT);
+            bed_end(b);
+        }
+}
+
+/* A wait with full jitter, but at least a tenth of its bound. */
+static void assert_backoff(const struct delivery *d, int64_t bound_ms)
+{
+    assert_in_range(d->outcome.delay_ms, bound_ms / 10, bound_ms);
+}
+
+static void test_a_failure_waits_longer_each_time(void **state)
+{
+    static const int64_t bounds[] = {1000, 2000, 4000, 8000, 16000, 32000, 64000};
+
+    for (int attempt = 1; attempt <= 8; attempt++) {
+        struct bed *b = bed_of(false);
+        struct delivery *d = bed_sent(b, "m", attempt);
+
+        bed_answer(b, d, 500);
+        if (attempt == 8) {
+            bed_wants(d, OP_BURY);
+            assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
+            assert_false(d->outcome.exhausted);
+        } else {
+            bed_wants(d, OP_FAIL);
+            assert_true(d->outcome.charged);
+            assert_false(d->outcome.give_back);
+            assert_false(d->outcome.only_expired);
+            assert_backoff(d, bounds[attempt - 1]);
+            assert_int_equal(d->outcome.changes.crashes, -1);
+        }
+        assert_string_equal(d->outcome.error, "answered 500");
+        assert_int_equal(d->outcome.http_status, 500);
+        bed_end(b);
+    }
+}
+
+/* A proxy's 504: the application may still be at work. */
+static void test_a_failure_without_an_end_waits_for_a_window(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *other = bed_sent(b, "other", 1), *d = bed_sent(b, "m", 1);
+
+    bed_answer(b, d, 504);
+    bed_wants(d, OP_RELEASE);
+    assert_true(d->outcome.unanswered);
+    assert_int_equal(d->outcome.delay_ms, BED_WINDOW_MS);
+    assert_int_equal(d->outcome.changes.crashes, 1);
+    bed_answer(b, other, 502);
+    assert_false(other->outcome.unanswered);
+    assert_backoff(other, 1000);
+    bed_end(b);
+}
+
+static void test_not_now_waits_as_asked(void **state)
+{
+    static const struct {
+        int64_t retry_after_ms, least, most;
+    } cases[] = {{-1, 100, 1000}, {0, 0, 0}, {1, 1, 1}, {3600000, 3600000, 3600000}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        bed_answer_of(
+            b, d,
+            (struct answer){.kind = ANSWER_STATUS, .status = 409, .retry_after_ms = cases[i].retry_after_ms});
+        bed_wants(d, OP_RELEASE);
+        assert_in_range(d->outcome.delay_ms, cases[i].least, cases[i].most);
+        assert_true(d->answer.put_off);
+        assert_int_equal(d->n_given_back, 1);
+        assert_ptr_equal(bed_asks(b, OP_RELEASE), d);
+        bed_row(b, d, ROW_RELEASED);
+        bed_waits(b, d, OP_CLAIM, WAIT_DUE, d->outcome.delay_ms);
+        assert_int_equal(b->q.counts.given_back.total, 1);
+        assert_int_equal(bed_next(b), !d->outcome.delay_ms);
+        assert_int_equal(bed_told(b, EVENT_GIVEN_BACK)->ms, d->outcome.delay_ms);
+        bed_end(b);
+    }
+}
+
+/* Each time for longer, as with failures. */
+static void test_not_now_again_and_again_waits_longer(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    for (int n = 1; n <= 6; n++) {
+        bed_answer(b, d, 423);
+        assert_int_equal(d->n_given_back, n);
+        assert_backoff(d, 1000 << (n - 1));
+        bed_asks(b, OP_RELEASE);
+        bed_row(b, d, ROW_RELEASED);
+        bed_pass(b, d->outcome.delay_ms);
+        bed_asks(b, OP_CLAIM);
+        bed_row(b, d, ROW_CLAIMED);
+        bed_does(b, ACTION_FORWARD);
+        assert_false(d->answer.put_off);
+    }
+    bed_end(b);
+}
+
+static void test_what_was_not_sent_waits_for_the_probe_alone(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer_of(b, d, (struct answer){.kind = ANSWER_UNREACHABLE, .refused = true, .retry_after_ms = -1});
+    bed_wants(d, OP_RELEASE);
+    assert_int_equal(d->outcome.delay_ms, 0);
+    assert_int_equal(d->n_given_back, 0);
+    assert_true(b->q.pauses[PAUSE_APPLICATION].since_ms > 0);
+    assert_true(b->application.gone);
+    bed_end(b);
+}
+
+static void test_a_permanent_answer_is_a_dead_letter(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 3);
+
+    bed_answer(b, d, 400);
+    bed_wants(d, OP_BURY);
+    assert_int_equal(d->outcome.dead, DEAD_PERMANENT);
+    assert_true(d->outcome.charged);
+    assert_false(d->outcome.rowless);
+    assert_false(d->outcome.holds);
+    bed_rest(b); /* others may fail as well */
+    bed_pass(b, 1000);
+    assert_ptr_equal(bed_asks(b, OP_BURY), d);
+    bed_row_of(b, d, (struct row){.answer = ROW_BURIED, .letter = 77, .unproven_ms = -1});
+    bed_wants(d, OP_REJECT);
+    bed_does(b, ACTION_REJECT);
+    bed_rest(b);
+    assert_int_equal(bed_told(b, EVENT_DEAD)->n, 77);
+    assert_string_equal(bed_told(b, EVENT_DEAD)->reason, "permanent");
+    assert_int_equal(b->q.counts.dead.total, 1);
+    bed_end(b);
+}
+
+/* --- transaction: the row is read --- */
+
+static void test_a_commit_has_a_grace_period(void **state)
+{
+    static const int64_t waits[] = {20, 40, 80, 160, 320, 380};
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_sent(b, "m", 1);
+    int64_t answered = b->now;
+
+    bed_answer(b, d, 200);
+    for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++) {
+        assert_ptr_equal(bed_asks(b, OP_CHECK), d);
+        bed_row(b, d, ROW_CLAIMED);
+        bed_waits(b, d, OP_CHECK, WAIT_WATCHING, waits[i]);
+        bed_rest(b);
+        bed_pass(b, waits[i]);
+    }
+    assert_int_equal(b->now, answered + 1000);
+    bed_asks(b, OP_CHECK);
+    bed_row(b, d, ROW_CLAIMED);
+    bed_wants(d, OP_FAIL);
+    assert_string_equal(d->outcome.error, "answered 200 without completing the token");
+    assert_false(d->outcome.only_expired);
+    assert_backoff(d, 1000);
+    bed_asks(b, OP_FAIL);
+    bed_row(b, d, ROW_FAILED);
+    bed_waits(b, d, OP_CLAIM, WAIT_DUE, d->outcome.delay_ms);
+    bed_rest(b);
+    assert_int_equal(bed_told(b, EVENT_RETRY)->ms, d->outcome.delay_ms);
+    assert_int_equal(b->q.counts.retried.total, 1);
+    assert_int_equal(b->q.counts.given_back.total, 0);
+    assert_non_null(bed_told(b, EVENT_ANSWERED_BEFORE_COMMIT));
+    assert_false(bed_told(b, EVENT_ANSWERED_BEFORE_COMMIT)->flag);
+    bed_end(b);
+}
+
+static void test_a_late_commit_is_a_completion(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer(b, d, 200);
+    bed_asks(b, OP_CHECK);
+    bed_row(b, d, ROW_CLAIMED);
+    bed_pass(b, 20);
+    bed_asks(b, OP_CHECK);
+    bed_row(b, d, ROW_COMPLETED);
+    bed_wants(d, OP_ACK);
+    bed_pass(b, 500);
+    bed_does(b, ACTION_ACK);
+    bed_rest(b);
+    assert_int_equal(b->q.counts.completed.total, 1);
+    assert_int_equal(bed_told(b, EVENT_COMPLETED)->ms, 20);
+    assert_true(bed_told(b, EVENT_ANSWERED_BEFORE_COMMIT)->flag);
+    bed_end(b);
+}
+
+/* Logged at most once a minute. */
+static void test_an_answer_before_its_commit_is_logged_rarely(void **state)
+{
+    static const struct {
+        int64_t after_ms;
+        size_t n;
+    } cases[] = {{0, 1}, {59000, 1}, {2000, 2}};
+    struct bed *b = bed_of(true);
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char id[8];
+
+        snprintf(id, sizeof(id), "m%zu", i);
+        bed_pass(b, cases[i].after_ms);
+        bed_rest(b);
+        struct delivery *d = bed_sent(b, id, 1);
+
+        bed_answer(b, d, 200);
+        bed_asks(b, OP_CHECK);
+        bed_row(b, d, ROW_CLAIMED);
+        bed_pass(b, 20);
+        bed_asks(b, OP_CHECK);
+        bed_row(b, d, ROW_COMPLETED);
+        bed_pass(b, 500);
+        bed_does(b, ACTION_ACK);
+        bed_rest(b);
+        assert_int_equal(bed_n_told(b, EVENT_ANSWERED_BEFORE_COMMIT), cases[i].n);
+    }
+    bed_end(b);
+}
+
+static void test_accepted_is_watched_until_its_window_ends(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_sent(b, "m", 1);
+    int64_t ends = d->claim.window_ends_ms;
+
+    bed_answer(b, d, 202);
+    bed_waits(b, d, OP_CHECK, WAIT_WATCHING, 20);
+    assert_int_equal(d->answer.accepted_until_ms, ends);
+    assert_int_equal(b->application.n_accepted, 1);
+    while (b->now < ends) {
+        bed_pass(b, d->timer.at_ms - b->now);
+        bed_asks(b, OP_CHECK);
+        bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .wait_ms = ends - b->now, .unproven_ms = -1});
+        if (b->now < ends)
+            assert_in_range(d->timer.at_ms - b->now, 1, 1000);
+    }
+    assert_int_equal(b->now, ends);
+    bed_wants(d, OP_FAIL);
+    assert_true(d->outcome.only_expired);
+    assert_true(d->outcome.unanswered);
+    assert_true(d->outcome.delay_ms >= BED_WINDOW_MS);
+    assert_string_equal(d->outcome.error, "accepted with 202, and not completed within the window");
+    bed_asks(b, OP_FAIL);
+    assert_int_equal(b->application.n_accepted, 0); /* its slot is free */
+    bed_row_of(b, d, (struct row){.answer = ROW_EXTENDED, .wait_ms = 5000, .unproven_ms = -1});
+    bed_waits(b, d, OP_CHECK, WAIT_WATCHING, 20);
+    assert_int_equal(d->answer.accepted_until_ms, b->now + 5000 + 20);
+    assert_int_equal(b->application.n_accepted, 1);
+    bed_pass(b, 20);
+    bed_asks(b, OP_CHECK);
+    bed_row(b, d, ROW_COMPLETED);
+    bed_wants(d, OP_ACK);
+    assert_int_equal(b->application.n_accepted, 0);
+    bed_end(b);
+}
+
+/* The application has extended the token: it is watched for as long. */
+static void test_an_extension_of_an_accepted_message_is_seen(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer(b, d, 202);
+    bed_pass(b, 20);
+    bed_asks(b, OP_CHECK);
+    bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .wait_ms = 90000, .unproven_ms = -1});
+    assert_int_equal(d->answer.accepted_until_ms, b->now + 90000);
+    bed_end(b);
+}
+
+/* --- the window --- */
+
+static void test_the_end_of_a_window_revokes_the_token(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_sent(b, "m", 2);
+    int64_t ends = d->claim.window_ends_ms;
+
+    assert_int_equal(ends, b->now + BED_WINDOW_MS);
+    bed_pass(b, BED_WINDOW_MS - 1);
+    bed_rest(b);
+    bed_pass(b, 1);
+    assert_ptr_equal(bed_asks(b, OP_REVOKE), d);
+    assert_true(d->outcome.only_expired);
+    assert_true(d->outcome.unanswered);
+    assert_false(d->outcome.give_back);
+    assert_int_equal(d->outcome.http_status, 0);
+    assert_int_equal(d->outcome.delay_ms, BED_WINDOW_MS);
+    assert_string_equal(d->outcome.error, "no answer within the window of 30000 ms");
+    bed_row_of(b, d, (struct row){.answer = ROW_EXTENDED, .wait_ms = 700, .unproven_ms = -1});
+    assert_int_equal(d->op, OP_FORWARD);
+    assert_int_equal(d->phase, PHASE_SENT);
+    assert_int_equal(d->claim.window_ends_ms, b->now + 720);
+    bed_pass(b, 719);
+    bed_rest(b);
+    bed_pass(b, 1);
+    bed_asks(b, OP_REVOKE);
+    bed_row(b, d, ROW_LOCKED);
+    bed_waits(b, d, OP_REVOKE, WAIT_LOCKED, 20);
+    bed_pass(b, 20);
+    bed_asks(b, OP_REVOKE);
+    bed_row_of(b, d, (struct row){.answer = ROW_FAILED, .attempt = 2, .unproven_ms = -1});
+    bed_waits(b, d, OP_CLAIM, WAIT_DUE, BED_WINDOW_MS);
+    assert_false(d->claim.has_token);
+    bed_does(b, ACTION_ABANDON);
+    bed_rest(b);
+    assert_non_null(bed_told(b, EVENT_TOKEN_EXPIRED));
+    assert_int_equal(b->q.counts.retried.total, 1);
+    assert_int_equal(b->q.share->brake.n, 1);
+    bed_end(b);
+}
+
+/* An answer while the row is asked counts if the token is valid after all. */
+static void test_an_answer_during_the_question_is_kept(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_pass(b, BED_WINDOW_MS);
+    bed_asks(b, OP_REVOKE);
+    bed_answer(b, d, 200);
+    assert_int_equal(d->op, OP_REVOKE);
+    assert_int_equal(d->phase, PHASE_SENT);
+    bed_row_of(b, d, (struct row){.answer = ROW_EXTENDED, .wait_ms = 700, .unproven_ms = -1});
+    bed_wants(d, OP_COMPLETE);
+    bed_end(b);
+}
+
+static void test_a_kept_answer_is_void_when_the_token_is(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_pass(b, BED_WINDOW_MS);
+    bed_asks(b, OP_REVOKE);
+    bed_answer(b, d, 200);
+    bed_row(b, d, ROW_FAILED);
+    bed_waits(b, d, OP_CLAIM, WAIT_DUE, BED_WINDOW_MS);
+    assert_int_equal(d->answer.kept_verdict, -1);
+    bed_end(b);
+}
+
+/* --- answers to a claim --- */
+
+static void test_each_answer_to_a_claim_has_its_step(void **state)
+{
+    static const struct {
+        enum row_answer answer;
+        int64_t wait_ms;
+        enum operation op;
+        enum wait_reason wait;
+        int64_t in_ms;
+    } cases[] = {
+        {ROW_CLAIMED, 0, OP_FORWARD, WAIT_NONE, -1},
+        {ROW_COMPLETED, 0, OP_ACK, WAIT_NONE, -1},
+        {ROW_HELD, 5000, OP_LOOK, WAIT_HELD, 1000},
+        {ROW_HELD, 500, OP_LOOK, WAIT_HELD, 520},
+        {ROW_HELD, 980, OP_LOOK, WAIT_HELD, 1000},
+        {ROW_HELD, -100, OP_LOOK, WAIT_HELD, 20},
+        {ROW_NOT_DUE, 700, OP_CLAIM, WAIT_DUE, 700},
+        {ROW_NOT_DUE, 0, OP_CLAIM, WAIT_DUE, 1},
+        {ROW_NOT_DUE, -5, OP_CLAIM, WAIT_DUE, 1},
+        {ROW_NOT_DUE, 300000, OP_CLAIM, WAIT_DUE, 300000},
+        {ROW_NOT_DUE, 300001, OP_CLAIM, WAIT_DUE, 300000},
+        {ROW_LOCKED, 0, OP_CLAIM, WAIT_LOCKED, 20},
+        {ROW_EXHAUSTED, 0, OP_BURY, WAIT_NONE, -1},
+        {ROW_DEAD, 0, OP_REJECT, WAIT_NONE, -1},
+        {ROW_ON_HOLD, 0, OP_CLAIM, WAIT_ON_HOLD, 30000},
+        {ROW_MISMATCH, 0, OP_BURY, WAIT_NONE, -1},
+        {ROW_DUE, 0, OP_CLAIM, WAIT_NONE, -1},
+        {ROW_INVALID, 0, OP_BURY, WAIT_NONE, -1},
+        {ROW_VANISHED, 0, OP_CLAIM, WAIT_AGAIN, 20},
+        {ROW_LOST, 0, OP_CLAIM, WAIT_AGAIN, 20},
+        {ROW_UNKNOWN, 0, OP_CLAIM, WAIT_NONE, -1},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_deliver(b, "m");
+
+        bed_asks(b, OP_CLAIM);
+        assert_true(d->claim.fresh);
+        assert_true(d->claim.has_token);
+        bed_row_of(b, d,
+                   (struct row){.answer = cases[i].answer,
+                                .wait_ms = cases[i].wait_ms,
+                                .attempt = 3,
+                                .takeovers = 1,
+                                .unproven_ms = -1});
+        if (cases[i].wait == WAIT_NONE)
+            bed_wants(d, cases[i].op);
+        else
+            bed_waits(b, d, cases[i].op, cases[i].wait, cases[i].in_ms);
+        bed_end(b);
+    }
+}
+
+static void test_a_claim_tells_the_row_to_the_delivery(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_asks(b, OP_CLAIM);
+    bed_row_of(b, d,
+               (struct row){.answer = ROW_CLAIMED,
+                            .attempt = 4,
+                            .takeovers = 1,
+                            .crashes = 0,
+                            .unproven_step = 3,
+                            .unproven_ms = 250,
+                            .batch_cap = 7,
+                            .taken_over = true});
+    assert_int_equal(d->claim.attempt, 4);
+    assert_int_equal(d->claim.takeovers, 1);
+    assert_int_equal(d->claim.unproven_step, 3);
+    assert_int_equal(d->claim.unproven_at_ms, b->now - 250);
+    assert_int_equal(d->claim.batch_cap, 7);
+    assert_true(d->claim.row_is_ours);
+    bed_does(b, ACTION_FORWARD);
+    assert_non_null(bed_told(b, EVENT_TAKEN_OVER));
+    bed_end(b);
+}
+
+static void test_a_parked_message_is_logged_with_its_reason(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+    const struct bed_line *l;
+
+    bed_asks(b, OP_CLAIM);
+    bed_row_of(b, d,
+               (struct row){.answer = ROW_NOT_DUE,
+                            .wait_ms = 800,
+                            .detail = SLICE("answered 500: \"secret\""),
+                            .unproven_ms = -1});
+    bed_rest(b);
+    l = bed_told(b, EVENT_PARKED);
+    assert_string_equal(l->reason, "not_due");
+    assert_string_equal(l->text, "answered 500");
+    assert_int_equal(l->ms, 800);
+    assert_false(l->flag);
+    bed_pass(b, 800);
+    bed_asks(b, OP_CLAIM);
+    bed_row_of(
+        b, d,
+        (struct row){
+            .answer = ROW_HELD, .wait_ms = 900, .detail = SLICE("answered 500: x"), .unproven_ms = -1});
+    bed_rest(b);
+    l = bed_told(b, EVENT_PARKED);
+    assert_string_equal(l->reason, "held");
+    assert_string_equal(l->text, "answered 500: x"); /* the claim owner */
+    assert_true(l->flag);
+    bed_end(b);
+}
+
+static void test_max_age_is_applied_to_a_claim(void **state)
+{
+    static const struct {
+        int64_t max_age_ms, age_ms;
+        bool dies;
+    } cases[] = {{0, 1 << 30, false}, {5000, 5000, false}, {5000, 5001, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.max_age_ms = cases[i].max_age_ms;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = bed_deliver(b, "m");
+
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .age_ms = cases[i].age_ms, .unproven_ms = -1});
+        bed_wants(d, cases[i].dies ? OP_BURY : OP_FORWARD);
+        if (cases[i].dies) {
+            assert_int_equal(d->outcome.dead, DEAD_TOO_OLD);
+            assert_string_equal(d->outcome.error, "older than max_age");
+        }
+        bed_end(b);
+    }
+}
+
+static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_asks(b, OP_CLAIM);
+    bed_row_of(b, d,
+               (struct row){.answer = ROW_EXHAUSTED,
+                            .attempt = 8,
+                            .takeovers = 2,
+                            .detail = SLICE("answered 500: \"x\""),
+                            .unproven_ms = -1});
+    bed_wants(d, OP_BURY);
+    assert_true(d->outcome.exhausted);
+    assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
+    assert_int_equal(d->claim.attempt, 8);
+    assert_int_equal(d->claim.takeovers, 2);
+    assert_false(d->claim.has_token);
+    assert_string_equal(d->outcome.error, "answered 500");
+    assert_string_equal(d->outcome.said, "answered 500: \"x\"");
+    bed_end(b);
+}
+
+/* --- answers to a lookup --- */
+
+static void test_each_answer_to_a_look_has_its_step(void **state)
+{
+    static const struct {
+        enum row_answer answer;
+        enum operation op;
+        enum wait_reason wait;
+    } cases[] = {{ROW_COMPLETED, OP_ACK, WAIT_NONE},  {ROW_HELD, OP_LOOK, WAIT_HELD},
+                 {ROW_MISMATCH, OP_BURY, WAIT_NONE},  {ROW_DUE, OP_CLAIM, WAIT_NONE},
+                 {ROW_NOT_DUE, OP_CLAIM, WAIT_NONE},  {ROW_DEAD, OP_CLAIM, WAIT_NONE},
+                 {ROW_VANISHED, OP_CLAIM, WAIT_NONE}, {ROW_CLAIMED, OP_CLAIM, WAIT_NONE}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_deliver(b, "m");
+
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(b, d, (struct row){.answer = ROW_HELD, .wait_ms = 100, .unproven_ms = -1});
+        bed_pass(b, 120);
+        bed_asks(b, OP_LOOK);
+        bed_row_of(b, d,
+                   (struct row){.answer = cases[i].answer,
+                                .wait_ms = 100,
+                                .attempt = 5,
+                                .takeovers = 1,
+                                .crashes = 2,
+                                .unproven_ms = -1});
+        assert_int_equal(d->wait, cases[i].wait);
+        assert_string_equal(operation_info(d->op)->name, operation_info(cases[i].op)->name);
+        assert_int_equal(d->claim.crashes, cases[i].answer == ROW_DUE ? 2 : 0);
+        bed_end(b);
+    }
+}
+
+/* --- answers to a write --- */
+
+/* The step after an answer to one operation. */
+struct row_case {
+    enum row_answer answer;
+    enum operation op;
+    enum wait_reason wait;
+    int64_t in_ms;
+};
+
+/* Brings a delivery to the operation, which is sent. */
+static struct delivery *ask(struct bed *b, enum operation op)
+{
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    switch (op) {
+    case OP_CHECK:
+    case OP_COMPLETE:
+        bed_answer(b, d, 200);
+        break;
+    case OP_FAIL:
+        bed_answer(b, d, 500);
+        break;
+    case OP_RELEASE:
+        bed_answer_of(b, d, (struct answer){.kind = ANSWER_STATUS, .status = 409, .retry_after_ms = 250});
+        break;
+    case OP_REVOKE:
+        bed_pass(b, BED_WINDOW_MS);
+        break;
+    default:
+        bed_answer(b, d, 400);
+        bed_rest(b);
+        bed_pass(b, 1000);
+    }
+    assert_ptr_equal(bed_asks(b, op), d);
+    return d;
+}
+
+static void check_rows(bool transaction, enum operation op, const struct row_case *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct bed *b = bed_of(transaction);
+        struct delivery *d = ask(b, op);
+
+        bed_row_of(b, d, (struct row){.answer = cases[i].answer, .attempt = 1, .unproven_ms = -1});
+        if (cases[i].wait == WAIT_NONE)
+            bed_wants(d, cases[i].op);
+        else if (cases[i].in_ms >= 0)
+            bed_waits(b, d, cases[i].op, cases[i].wait, cases[i].in_ms);
+        else
+            bed_waits_between(b, d, cases[i].op, cases[i].wait, 1, -cases[i].in_ms);
+        bed_end(b);
+    }
+}
+#define CHECK_ROWS(transaction, op, ...)                                                                     \
+    check_rows(transaction, op, (struct row_case[]){__VA_ARGS__},                                            \
+               sizeof((struct row_case[]){__VA_ARGS__}) / sizeof(struct row_case))
+
+static void test_each_answer_to_a_write_has_its_step(void **state)
+{
+    CHECK_ROWS(true, OP_CHECK, {ROW_COMPLETED, OP_ACK}, {ROW_CLAIMED, OP_CHECK, WAIT_WATCHING, 20},
+               {ROW_LOCKED, OP_CHECK, WAIT_LOCKED, 20}, {ROW_DUE, OP_CLAIM, WAIT_AGAIN, 20},
+               {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20}, {ROW_UNKNOWN, OP_CHECK},
+               {ROW_RETRY, OP_CHECK, WAIT_AGAIN, -20});
+    CHECK_ROWS(false, OP_COMPLETE, {ROW_COMPLETED, OP_ACK}, {ROW_LOCKED, OP_COMPLETE, WAIT_LOCKED, 20},
+               {ROW_INVALID, OP_COMPLETE, WAIT_AGAIN, 20}, {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20},
+               {ROW_VANISHED, OP_CLAIM, WAIT_AGAIN, 20}, {ROW_UNKNOWN, OP_COMPLETE});
+    CHECK_ROWS(true, OP_FAIL, {ROW_FAILED, OP_CLAIM, WAIT_DUE, -1000}, {ROW_COMPLETED, OP_ACK},
+               {ROW_RELEASED, OP_CLAIM, WAIT_DUE, -1000}, {ROW_LOCKED, OP_FAIL, WAIT_LOCKED, 20},
+               {ROW_INVALID, OP_FAIL, WAIT_AGAIN, 1000}, {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20},
+               {ROW_UNKNOWN, OP_FAIL});
+    CHECK_ROWS(true, OP_REVOKE, {ROW_FAILED, OP_CLAIM, WAIT_DUE, BED_WINDOW_MS}, {ROW_COMPLETED, OP_ACK},
+               {ROW_LOCKED, OP_REVOKE, WAIT_LOCKED, 20}, {ROW_INVALID, OP_REVOKE, WAIT_AGAIN, 1000},
+               {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20}, {ROW_UNKNOWN, OP_REVOKE});
+    CHECK_ROWS(true, OP_RELEASE, {ROW_RELEASED, OP_CLAIM, WAIT_DUE, 250}, {ROW_COMPLETED, OP_ACK},
+               {ROW_LOCKED, OP_RELEASE, WAIT_LOCKED, 20}, {ROW_INVALID, OP_RELEASE, WAIT_AGAIN, 1000},
+               {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20}, {ROW_UNKNOWN, OP_RELEASE});
+    CHECK_ROWS(true, OP_BURY, {ROW_BURIED, OP_REJECT}, {ROW_DEAD, OP_REJECT}, {ROW_COMPLETED, OP_ACK},
+               {ROW_ON_HOLD, OP_CLAIM, WAIT_ON_HOLD, 30000}, {ROW_LOCKED, OP_BURY, WAIT_LOCKED, 20},
+               {ROW_INVALID, OP_BURY, WAIT_AGAIN, 300000}, {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20},
+               {ROW_UNKNOWN, OP_BURY});
+}
+
+/* The wait for a lock doubles from 20 ms to 1 s. */
+static void test_a_locked_row_is_read_at_growing_intervals(void **state)
+{
+    static const int64_t waits[] = {20, 40, 80, 160, 320, 640, 1000, 1000, 1000, 1000, 1000};
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+    int64_t since = b->now;
+
+    for (size_t i = 0; i < sizeof(waits) / sizeof(waits[0]); i++) {
+        bed_asks(b, OP_CLAIM);
+        bed_row(b, d, ROW_LOCKED);
+        bed_waits(b, d, OP_CLAIM, WAIT_LOCKED, waits[i]);
+        assert_int_equal(d->locked_since_ms, since);
+        bed_pass(b, waits[i]);
+    }
+    bed_end(b);
+}
+
+/* The refusal of one item while the database works for others: at last every five minutes. */
+static void test_a_refused_item_is_tried_ever_more_rarely(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+    int64_t bound = 20;
+
+    for (int i = 0; i < 20; i++) {
+        struct row r = {
+            .op = OP_CLAIM, .answer = ROW_RETRY, .unproven_ms = -1, .detail = SLICE("it says no")};
+
+        snprintf(r.sqlstate, sizeof(r.sqlstate), "57014");
+        bed_asks(b, OP_CLAIM);
+        queue_row(&b->q, b->now, d->ref, &r);
+        bed_waits_between(b, d, OP_CLAIM, WAIT_AGAIN, bound - bound / 2, bound);
+        if (!i) {
+            bed_rest(b);
+            assert_string_equal(bed_told(b, EVENT_DATABASE_ERROR)->code, "57014");
+            assert_string_equal(bed_told(b, EVENT_DATABASE_ERROR)->text, "it says no");
+            assert_string_equal(bed_told(b, EVENT_DATABASE_ERROR)->reason, "claim");
+        }
+        bed_pass(b, d->timer.at_ms - b->now);
+        b->database.down_since_ms = 0; /* other items are accepted */
+        b->database.refuses = false;
+        bound = bound * 2 < 1000 ? bound * 2 : i < 7 ? 1000 : bound * 2;
+        if (bound > 300000)
+            bound = 300000;
+    }
+    bed_end(b);
+}
+
+/* --- circling, and the circuit breaker --- */
+
+static struct delivery *deliver_circling(struct bed *b, const char *id, int64_t n_rejected)
+{
+    struct arrival a = bed_arrival(b, id);
+
+    a.n_rejected = a.deaths = n_rejected;
+    queue_delivered(&b->q, b->now, &a);
+    return bed_newest(b);
+}
+
+static void test_a_dead_message_that_circles_waits_longer_each_round(void **state)
+{
+    static const struct {
+        int64_t n_rejected, bound;
+    } cases[] = {{1, 2000}, {3, 2000}, {4, 2000}, {5, 4000}, {6, 8000}, {20, 300000}, {200, 300000}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = deliver_circling(b, "m", cases[i].n_rejected);
+        int64_t wait;
+
+        bed_asks(b, OP_CLAIM);
+        bed_row(b, d, ROW_DEAD);
+        bed_waits_between(b, d, OP_REJECT, WAIT_CIRCLING, cases[i].bound / 10, cases[i].bound);
+        wait = d->timer.at_ms - b->now;
+        assert_null(d->message); /* no memory meanwhile */
+        assert_false(d->claim.has_token);
+        bed_rest(b);
+        assert_int_equal(bed_told(b, EVENT_DEAD_AGAIN)->ms, wait);
+        bed_pass(b, wait);
+        bed_does(b, ACTION_REJECT);
+        bed_rest(b);
+        bed_end(b);
+    }
+}
+
+static void test_a_message_that_never_circled_is_rejected_at_once(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, d, ROW_DEAD);
+    bed_wants(d, OP_REJECT);
+    bed_does(b, ACTION_REJECT);
+    bed_rest(b);
+    assert_non_null(bed_told(b, EVENT_DEAD_AGAIN));
+    bed_end(b);
+}
+
+static void fail_others(struct bed *b, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char id[32];
+
+        snprintf(id, sizeof(id), "other%d", i);
+        struct delivery *d = bed_sent(b, id, 1);
+
+        bed_answer(b, d, 500);
+        bed_asks(b, d->op);
+        bed_row(b, d, d->op == OP_FAIL ? ROW_FAILED : ROW_RELEASED);
+    }
+}
+
+/* A death that was decided before everything failed, and circles meanwhile, waits for the breaker as all others do. */
+static void test_a_circling_death_waits_for_the_breaker(void **state)
+{
+    struct queue_rules r = rules_of(true);
+
+    r.brake = 5;
+    struct bed *b = bed_new(&r, KIND_QUORUM);
+    struct arrival a = bed_arrival(b, "");
+
+    a.no_id = DEAD_NO_MESSAGE_ID;
+    a.n_rejected = 1;
+    queue_delivered(&b->q, b->now, &a);
+    struct delivery *d = bed_newest(b);
+
+    bed_waits_between(b, d, OP_BURY, WAIT_CIRCLING, 200, 2000);
+    fail_others(b, 4);
+    assert_true(b->q.share->brake.on);
+    bed_pass(b, 2000);
+    bed_next(b);
+    assert_int_equal(d->op, OP_BURY);
+    assert_int_equal(d->wait, WAIT_BRAKE);
+    bed_end(b);
+}
+
+static void test_a_message_without_attempts_waits_for_the_breaker(void **state)
+{
+    struct queue_rules r = rules_of(true);
+
+    r.brake = 5;
+    struct bed *b = bed_new(&r, KIND_QUORUM);
+    struct delivery *d;
+
+    fail_others(b, 5);
+    assert_true(b->q.share->brake.on);
+    d = bed_deliver(b, "m");
+    for (int i = 0; i < 100 && !(d->op == OP_CLAIM && d->phase == PHASE_SENT); i++) {
+        if (bed_next(b) && b->last.d == d && d->op == OP_LOOK)
+            bed_row(b, d, ROW_DUE);
+        bed_pass(b, 100);
+    }
+    assert_int_equal(d->phase, PHASE_SENT);
+    bed_row_of(b, d, (struct row){.answer = ROW_EXHAUSTED, .attempt = 8, .unproven_ms = -1});
+    bed_waits(b, d, OP_CLAIM, WAIT_BRAKE, -1);
+    bed_end(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_answer_has_its_step),
+        cmocka_unit_test(test_a_failure_waits_longer_each_time),
+        cmocka_unit_test(test_a_failure_without_an_end_waits_for_a_window),
+        cmocka_unit_test(test_not_now_waits_as_asked),
+        cmocka_unit_test(test_not_now_again_and_again_waits_longer),
+        cmocka_unit_test(test_what_was_not_sent_waits_for_the_probe_alone),
+        cmocka_unit_test(test_a_permanent_answer_is_a_dead_letter),
+        cmocka_unit_test(test_a_commit_has_a_grace_period),
+        cmocka_unit_test(test_a_late_commit_is_a_completion),
+        cmocka_unit_test(test_an_answer_before_its_commit_is_logged_rarely),
+        cmocka_unit_test(test_accepted_is_watched_until_its_window_ends),
+        cmocka_unit_test(test_an_extension_of_an_accepted_message_is_seen),
+        cmocka_unit_test(test_the_end_of_a_window_revokes_the_token),
+        cmocka_unit_test(test_an_answer_during_the_question_is_kept),
+        cmocka_unit_test(test_a_kept_answer_is_void_when_the_token_is),
+        cmocka_unit_test(test_each_answer_to_a_claim_has_its_step),
+        cmocka_unit_test(test_a_claim_tells_the_row_to_the_delivery),
+        cmocka_unit_test(test_a_parked_message_is_logged_with_its_reason),
+        cmocka_unit_test(test_max_age_is_applied_to_a_claim),
+        cmocka_unit_test(test_attempts_that_are_used_up_are_a_dead_letter),
+        cmocka_unit_test(test_each_answer_to_a_look_has_its_step),
+        cmocka_unit_test(test_each_answer_to_a_write_has_its_step),
+        cmocka_unit_test(test_a_locked_row_is_read_at_growing_intervals),
+        cmocka_unit_test(test_a_refused_item_is_tried_ever_more_rarely),
+        cmocka_unit_test(test_a_dead_message_that_circles_waits_longer_each_round),
+        cmocka_unit_test(test_a_message_that_never_circled_is_rejected_at_once),
+        cmocka_unit_test(test_a_circling_death_waits_for_the_breaker),
+        cmocka_unit_test(test_a_message_without_attempts_waits_for_the_breaker),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
