@@ -591,7 +591,7 @@ def as_another(empty):
         proxy = Proxy(empty.port).start()
         proxies.append(proxy)
         version = empty.query("SELECT version()")[0][0].encode()
-        proxy.rewrites = version[:24], ENGINES[engine]
+        proxy.rewrites = [(version[:24], ENGINES[engine])]
         return empty.dsn(port=proxy.port, sslmode="disable")
     yield made
     for proxy in proxies:

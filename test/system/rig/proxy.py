@@ -16,7 +16,8 @@ class Proxy:
         self._listener = None
         self._pairs = {}  # of sockets: what the link does to them
         self._drips = None
-        self.rewrites = None  # of what the server says: a text, and another that is as long
+        self.rewrites = []  # of what the server says: pairs of a text and another that is as long
+        self.rewrites_up = []  # the same of what the client says
         self._swallows = False
         self._lock = threading.Lock()
         self._flow = {"up": threading.Event(), "down": threading.Event()}
@@ -134,8 +135,8 @@ class Proxy:
                     if not state["is_dead"]:
                         sink.shutdown(socket.SHUT_WR)
                     break
-                if self.rewrites and source is pair[1]:
-                    data = data.replace(*self.rewrites)
+                for text, other in self.rewrites if source is pair[1] else self.rewrites_up:
+                    data = data.replace(text, other)
                 if not state["is_dead"]:
                     self._pass(sink, data)
         except OSError:
