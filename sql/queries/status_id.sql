@@ -4,7 +4,7 @@
 -- Locks: none. Repeating it: only reads.
 SELECT k.consumer, k.kept, k.state, k.attempt, to_char(k.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
        to_char(k.ended AT TIME ZONE 'UTC', CASE k.kept WHEN 'history' THEN 'YYYY-MM-DD' ELSE 'YYYY-MM-DD"T"HH24:MI:SS"Z"' END),
-       k.next_ms, k.window_ms, k.owner, k.error, k.letter
+       k.next_ms, k.window_ms, k.owner, k.error, k.letter, h.host
 FROM (
     SELECT i.consumer, 'row' AS kept, i.status AS state, i.attempt, i.received_at AS since, i.completed_at AS ended,
            CASE WHEN i.status IN ('failed', 'waiting')
@@ -20,4 +20,5 @@ FROM (
     UNION ALL
     SELECT l.consumer, 'dead letter', l.reason, l.attempts, NULL, l.died_at, NULL, NULL, NULL, l.last_error, l.id
     FROM onceward.dead_letter l WHERE l.message_id = $1) k
+LEFT JOIN onceward.replica h ON h.instance = regexp_replace(k.owner, '/[0-9]+$', '')
 ORDER BY k.consumer COLLATE "C", k.kept DESC, k.letter

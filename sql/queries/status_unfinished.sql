@@ -1,5 +1,5 @@
 -- The ten oldest unfinished rows: state, next try, rest of the window, claim owner, last error, and the session
--- that holds the row's lock.
+-- that holds the row's lock. The host of the claim owner is known for ten minutes after its end.
 --
 -- The version of a row that an uncommitted transaction has updated or locked has its id in xmax. pg_locks knows the
 -- session; a prepared transaction is in pg_prepared_xacts. Without pg_read_all_stats only the pid, the user and the
@@ -16,7 +16,8 @@ SELECT u.consumer, u.message_id, u.status, u.attempt,
        u.last_error,
        k.pid, k.application_name, k.usename, k.state,
        floor(1000 * extract(epoch FROM clock_timestamp() - coalesce(k.xact_start, p.prepared)))::bigint,
-       p.gid, p.owner
+       p.gid, p.owner,
+       CASE WHEN u.status = 'processing' THEN h.host END
 FROM (SELECT i.*, i.xmax AS holder
       FROM onceward.inbox i
       WHERE i.status IN ('processing', 'failed', 'waiting', 'held')
@@ -28,4 +29,5 @@ LEFT JOIN LATERAL (
     WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock' AND t.transactionid = u.holder
     LIMIT 1) k ON true
 LEFT JOIN pg_prepared_xacts p ON p.transaction = u.holder AND p.database = current_database()
+LEFT JOIN onceward.replica h ON h.instance = regexp_replace(u.claimed_by, '/[0-9]+$', '')
 ORDER BY u.received_at, u.consumer, u.message_id

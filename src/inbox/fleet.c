@@ -46,7 +46,7 @@ enum {
 
 enum { L_CONSUMER, L_PAUSED, L_REASON, L_BY, L_SINCE_MS, L_N_GIVE_UP, L_GIVE_UP_BY };
 
-enum { O_WAITING, O_EXACT, O_LAG_MS, O_LETTERS, O_HOLDER, O_VHOST, O_BYTES, O_TURN_WAITS_MS, O_RESTORED };
+enum { O_WAITING, O_EXACT, O_LAG_MS, O_LETTERS, O_HOLDER, O_VHOST, O_BYTES, O_TURN_WAITS_MS, O_RESTORED, O_HOST };
 
 struct results {
     PGresult *replicas, *levers, *outbox;
@@ -127,7 +127,7 @@ static struct fleet_lever lever_read(const PGresult *r, int row)
 static struct fleet_outbox outbox_read(const PGresult *r)
 {
     if (!PQntuples(r))
-        return (struct fleet_outbox){.holder = "", .vhost = ""};
+        return (struct fleet_outbox){.holder = "", .host = "", .vhost = ""};
     return (struct fleet_outbox){.is_used = true,
                                  .waiting = field_int(r, 0, O_WAITING),
                                  .exact = text(r, 0, O_EXACT)[0] == 't',
@@ -135,6 +135,7 @@ static struct fleet_outbox outbox_read(const PGresult *r)
                                  .letters = field_int(r, 0, O_LETTERS),
                                  .turn_waits_ms = field_int(r, 0, O_TURN_WAITS_MS),
                                  .holder = text(r, 0, O_HOLDER),
+                                 .host = text(r, 0, O_HOST),
                                  .vhost = text(r, 0, O_VHOST)};
 }
 
@@ -232,13 +233,25 @@ static void add_marked(struct table *t, const char *name, bool marked)
     buf_deinit(&text);
 }
 
-static void add_replica(struct table *t, const struct fleet_queue *q)
+void fleet_add_name(struct buf *out, const char *instance, const char *host)
+{
+    text_add_safe(out, slice_of(instance));
+    if (!host || !*host || strcmp(host, instance) == 0)
+        return;
+    buf_add_text(out, " (");
+    text_add_safe(out, slice_of(host));
+    buf_add_text(out, ")");
+}
+
+void fleet_table_name(struct table *t, const char *instance, const char *host)
 {
     struct buf text = {0};
 
-    buf_add_text(&text, q->instance);
-    if (*q->host && strcmp(q->host, q->instance) != 0)
-        buf_printf(&text, " (%s)", q->host);
+    if (!instance) {
+        table_add_text(t, NULL);
+        return;
+    }
+    fleet_add_name(&text, instance, host);
     table_add(t, buf_slice(&text));
     buf_deinit(&text);
 }
@@ -257,7 +270,7 @@ static void print_queues(const struct fleet *f, FILE *out)
         struct buf seen = {0};
 
         add_marked(&t, q->queue, q->is_foreign);
-        add_replica(&t, q);
+        fleet_table_name(&t, q->instance, q->host);
         add_state(&t, q);
         add_count(&t, q->in_flight);
         add_count(&t, q->accepted);
@@ -333,7 +346,7 @@ void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x)
         text_add_age(out, x->lag_ms);
     }
     buf_add_text(out, *x->holder ? "; relayed by " : "; relayed by nobody");
-    text_add_safe(out, slice_of(x->holder));
+    fleet_add_name(out, x->holder, x->host);
     if (x->letters)
         buf_printf(out, "; %" PRId64 " dead letter%s", x->letters, x->letters == 1 ? "" : "s");
     if (x->turn_waits_ms >= TOLD_FROM_MS) {
@@ -437,6 +450,7 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
         {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false}};
     static const struct json_column outbox[] = {{O_VHOST, "vhost", false},
                                                 {O_HOLDER, "holder", false},
+                                                {O_HOST, "host", false},
                                                 {O_WAITING, "waiting", true},
                                                 {O_LAG_MS, "lag_ms", true},
                                                 {O_LETTERS, "dead_letters", true},

@@ -8,10 +8,16 @@
 #include <stdio.h>
 
 struct buf;
+struct table;
 
 /* The part of `status` about replicas. */
 void fleet_print(const struct fleet *f, FILE *out);
 void fleet_add_json(const struct fleet *f, struct buf *out); /* "replicas":[...],"levers":[...] */
+
+/* Adds "INSTANCE (HOST)": people know the names of pods, rows have UIDs. host: "" or NULL when unknown. instance: may
+ * be followed by "/NUMBER"; a cell for NULL is empty. */
+void fleet_add_name(struct buf *out, const char *instance, const char *host);
+void fleet_table_name(struct table *t, const char *instance, const char *host);
 
 /* A result's column and its JSON key. A number's text is JSON already. */
 struct json_column {

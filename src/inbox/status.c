@@ -46,7 +46,8 @@ enum {
     U_LOCK_STATE,
     U_LOCK_AGE_MS,
     U_LOCK_GID,
-    U_LOCK_OWNER
+    U_LOCK_OWNER,
+    U_HOST
 };
 
 enum { O_CONSUMER, O_COUNT, O_OLDEST_MS };
@@ -204,7 +205,7 @@ static void add_pause(struct buf *line, const struct fleet_queue *q)
 {
     text_add_safe(line, slice_of(q->queue));
     buf_add_text(line, " is paused on ");
-    text_add_safe(line, slice_of(q->instance));
+    fleet_add_name(line, q->instance, q->host);
     if (q->paused_for_ms >= 0) {
         buf_add_text(line, " for ");
         text_add_age(line, q->paused_for_ms);
@@ -264,7 +265,7 @@ static void print_unfinished(const struct status *s)
         table_add_text(&t, field_text(r, i, U_STATE));
         table_add_int(&t, field_int(r, i, U_ATTEMPT));
         add_next(&t, r, i);
-        table_add_text(&t, field_text(r, i, U_HOLDER));
+        fleet_table_name(&t, field_text(r, i, U_HOLDER), field_text(r, i, U_HOST));
         table_add_text(&t, field_text(r, i, U_ERROR));
     }
     table_print(&t, s->out, text_width(s->out));
@@ -378,6 +379,7 @@ static void print_json(const struct status *s)
                                                     {U_NEXT_MS, "next_attempt_ms", true},
                                                     {U_WINDOW_MS, "token_window_ms", true},
                                                     {U_HOLDER, "holder", false},
+                                                    {U_HOST, "host", false},
                                                     {U_ERROR, "last_error", false},
                                                     {U_LOCK_PID, "lock_pid", true},
                                                     {U_LOCK_APPLICATION, "lock_application", false},

@@ -21,7 +21,8 @@ enum {
     M_WINDOW_MS,
     M_OWNER,
     M_ERROR,
-    M_LETTER
+    M_LETTER,
+    M_HOST
 };
 
 static const struct json_column columns[] = {{M_CONSUMER, "consumer", false},
@@ -33,6 +34,7 @@ static const struct json_column columns[] = {{M_CONSUMER, "consumer", false},
                                              {M_NEXT_MS, "next_attempt_ms", true},
                                              {M_WINDOW_MS, "token_window_ms", true},
                                              {M_OWNER, "holder", false},
+                                             {M_HOST, "host", false},
                                              {M_ERROR, "last_error", false},
                                              {M_LETTER, "dead_letter", true}};
 
@@ -78,9 +80,9 @@ static void add_next(struct table *t, const PGresult *r, int row)
 
 static void print_text(const PGresult *r, const char *id, FILE *out)
 {
-    static const char *const heads[] = {"CONSUMER", "STATE", "ATTEMPT",   "RECEIVED",
-                                        "ENDED",    "NEXT",  "LAST ERROR"};
-    struct table t = {.n_columns = 7, .right = 1 << 2};
+    static const char *const heads[] = {"CONSUMER", "STATE", "ATTEMPT", "RECEIVED",
+                                        "ENDED",    "NEXT",  "OWNER",   "LAST ERROR"};
+    struct table t = {.n_columns = 8, .right = 1 << 2};
     struct buf name = {0};
 
     text_add_safe(&name, slice_of(id));
@@ -103,6 +105,7 @@ static void print_text(const PGresult *r, const char *id, FILE *out)
         table_add_text(&t, field_text(r, i, M_SINCE));
         table_add_text(&t, field_text(r, i, M_ENDED));
         add_next(&t, r, i);
+        fleet_table_name(&t, field_text(r, i, M_OWNER), field_text(r, i, M_HOST));
         table_add_text(&t, field_text(r, i, M_ERROR));
     }
     table_print(&t, out, text_width(out));

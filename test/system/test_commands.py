@@ -880,7 +880,7 @@ def test_status_of_one_id_shows_its_row_its_history_entry_and_its_dead_letter(pl
     place.postgres.query("INSERT INTO onceward.dead_letter (consumer, vhost, queue, message_id, rowless, reason, attempts, last_error, body, exchange, routing_key,"
                          " deaths, died_at, digest) VALUES (%s, '/', %s, 'moved', true, 'mismatch', 0, 'another body', '', '', '', 0, now(), '')", (consumer,) * 2)
     shown = {id: good("status", "--config", place.path, "--id", id) for id in ("tried", "moved", "new")}
-    assert re.search(rf"^{consumer} +failed +2 .* in (59|60) min +HTTP 500", shown["tried"], re.M), shown["tried"]
+    assert re.search(rf"^{consumer} +failed +2 .* in (59|60) min +- +HTTP 500", shown["tried"], re.M), shown["tried"]
     assert re.search(rf"^{consumer} +completed, compacted .* 2021-11-26", shown["moved"], re.M), shown["moved"]
     assert re.search(rf"^{consumer} +dead letter \d+: mismatch", shown["moved"], re.M), shown["moved"]
     assert "No consumer has a row" in shown["new"]
@@ -896,12 +896,32 @@ def test_status_names_paused_replicas_and_depth_before_it_calls_anything_finishe
                  "paused_for_ms": 13000, "depth": depth}
         place.postgres.query("INSERT INTO onceward.replica (instance, number, counter, version, queues, seen_at) VALUES (%s, 1, 1, '1', %s::json,"
                              " clock_timestamp() + interval '1 hour')", (instance, json.dumps([state])))
+    place.postgres.query("UPDATE onceward.replica SET host = instance WHERE instance = 'pod-1'")
     out = good("status", "--config", place.path)
     assert out.count("at the broker") == 1 and f"\n1868 messages wait at the broker in {queue}.\n" in out, out
     for instance in ("pod-1", "pod-2"):
         assert f"\n{queue} is paused on {instance} for 13 s: application_down, connection refused by app:80.\n" in out, out
     assert "No row is unfinished." in out and "Nothing is unfinished" not in out
     assert out.index("1868") < out.index("No row is unfinished")
+
+
+def test_status_names_pods_beside_the_instances_of_rows_and_queues(place):
+    queue, uid = place.queue.name, "0b6e1a3c-7d2f"
+    state = {"queue": queue, "consumer": queue, "state": "paused", "reason": "application_down", "detail": "refused", "paused_for_ms": 13000}
+    place.postgres.query("INSERT INTO onceward.replica (instance, number, counter, version, host, queues, seen_at) VALUES (%s, 7, 1, '1', 'payments-x1', %s::json,"
+                         " clock_timestamp() + interval '1 hour')", (uid, json.dumps([state])))
+    place.row("p1", "processing")
+    place.row("p2", "processing")
+    place.postgres.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', %s)", (queue, queue))
+    place.postgres.query("UPDATE onceward.inbox SET claimed_by = %s || '/7' WHERE consumer = %s AND message_id = 'p1'", (uid, queue))
+    out, more = (good("status", "--config", place.path, *id) for id in ([], ["--id", "p1"]))
+    assert f"{queue} is paused on {uid} (payments-x1) for 13 s" in out and f" {uid}/7 (payments-x1) " in out and out.count("payments-x1") == 3, out
+    assert re.search(rf"^{queue} +processing .* {uid}/7 \(payments-x1\)", more, re.M), more
+    assert "payments-x1" not in good("status", "--config", place.path, "--id", "p2")
+    row, = json.loads(good("status", "--config", place.path, "--id", "p1", "--json"))["kept"]
+    assert (row["holder"], row["host"]) == (f"{uid}/7", "payments-x1")
+    hosts = {r["message_id"]: r["host"] for r in json.loads(good("status", "--config", place.path, "--json"))["oldest_unfinished"]}
+    assert hosts == {"p1": "payments-x1", "p2": None}
 
 
 def test_status_counts_and_names_the_ten_oldest(place):

@@ -92,6 +92,7 @@ struct fleet_outbox {
     int64_t turn_waits_ms; /* how long tables whose turn has ended could not be emptied; 0: they were */
     bool exact;            /* false: `waiting` is an upper bound */
     const char *holder;    /* owner of the lease; empty: no relay has it */
+    const char *host;      /* the owner's machine or pod; empty: unknown */
     const char *vhost;     /* empty: never relayed */
 };
 
