@@ -1,6 +1,5 @@
 -- The state of each queue of each replica that has called within three intervals; the values are JSON. A replica
--- without a queue has a row of its own. A replica that has drained and stays makes no more calls: it is shown for
--- two minutes.
+-- without a queue has a row of its own. A replica that has drained calls until it ends.
 --
 -- Locks: none. Reads one row per instance. Repeating it: only reads.
 SELECT r.instance, r.number, r.version, floor(1000 * extract(epoch FROM clock_timestamp() - r.seen_at))::bigint,
@@ -11,5 +10,5 @@ SELECT r.instance, r.number, r.version, floor(1000 * extract(epoch FROM clock_ti
        q.value -> 'end_to_end_ms_p99', r.host, q.value ->> 'config', q.value ->> 'limit_reason'
 FROM onceward.replica r
 LEFT JOIN LATERAL json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) q ON json_typeof(q.value) = 'object'
-WHERE r.seen_at > clock_timestamp() - CASE q.value ->> 'terminating' WHEN 'true' THEN interval '2 min' ELSE interval '15 s' END
+WHERE r.seen_at > clock_timestamp() - interval '15 s'
 ORDER BY q.value ->> 'queue' COLLATE "C", r.instance

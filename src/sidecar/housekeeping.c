@@ -314,7 +314,7 @@ static void relay_look(struct sidecar *s)
     struct inbox_outbox_gauge gauge;
     struct fault f = {0};
 
-    if (s->outbox)
+    if (s->outbox || s->is_idle)
         return;
     if (inbox_outbox_gauge(s->database.inbox, &gauge, &f) > 0)
         relay_is(s, &gauge);

@@ -87,9 +87,6 @@ static void add_queue(struct buf *b, struct lane *l)
         add_text(b, "config", config_public_digest(l->sidecar->config));
     if (may_consume)
         buf_add_text(b, ", \"may_consume\": true");
-    if (l->sidecar->ending == ENDING_DRAIN && l->core.drain == DRAIN_DONE)
-        buf_add_text(
-            b, ", \"terminating\": true"); /* the last state written: no connection is made from then on */
     add_pause(b, l);
     buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", queue_n_in_flight(&l->core),
                queue_limit(&l->core), queue_n_held(&l->core));

@@ -227,7 +227,7 @@ int64_t replicas_due_ms(const struct sidecar *s)
     return s->database.inbox && !s->presence.asked ? s->presence.at_ms : INT64_MAX;
 }
 
-void replicas_say_last(struct sidecar *s)
+void replicas_say_now(struct sidecar *s)
 {
     if (s->ending == ENDING_DRAIN)
         s->presence.at_ms = 0;

@@ -243,7 +243,7 @@ static void run(struct sidecar *s)
             close_by_ms = s->now_ms + CLOSE_MS;
             renewals_close(s);
             brokers_close(s);
-            replicas_say_last(s);
+            replicas_say_now(s);
         }
         if ((!brokers_are_closed(s) || !replicas_have_said(s)) && s->now_ms < close_by_ms)
             continue;
@@ -252,12 +252,13 @@ static void run(struct sidecar *s)
             letters_close(s);
             days_close(s);
             outbox_close(s);
-            database_close(s); /* an idle sidecar has no connections */
             s->state_at_ms = 0;
             told = true;
         }
-        if (s->ending != ENDING_DRAIN)
+        if (s->ending != ENDING_DRAIN) {
+            database_close(s);
             return;
+        }
     }
 }
 

@@ -304,7 +304,7 @@ struct sidecar {
     int n_asked;           /* requests to end */
     int64_t grace_ends_ms; /* during a drain */
     bool begins_again;     /* in the place of one that was drained */
-    bool is_idle;          /* drained, and stays */
+    bool is_idle;          /* drained, and stays: only its presence is written */
     struct state_reload reload;
     int64_t reload_began_ms;
     int64_t now_ms;
@@ -453,7 +453,7 @@ void replicas_step(struct sidecar *s);
 void replicas_met(struct sidecar *s,
                   struct slice claimed_by); /* "instance/number", whose claim is in the way */
 int64_t replicas_due_ms(const struct sidecar *s);
-void replicas_say_last(struct sidecar *s); /* writes that it has drained and stays, for `status` */
+void replicas_say_now(struct sidecar *s); /* writes at once that it has drained and stays, for `status` */
 bool replicas_have_said(const struct sidecar *s);
 void replicas_deinit(struct sidecar *s);
 

@@ -65,6 +65,27 @@ def test_a_drained_sidecar_stays_idle_and_healthy_until_sigterm(bed):
     assert len(sidecar.find("draining")) == len(sidecar.find("drained")) == 1 and told(sidecar)["state"] == "ended"
 
 
+@pytest.mark.parametrize("kind", ["queue", "outbox"])
+def test_status_shows_a_drained_sidecar_until_it_ends_and_no_longer(bed, kind):
+    """As long as a pod's grace lasts. A sidecar that relays only has no queue to be shown with."""
+    sidecar = bed.sidecar(wait=kind == "queue", top={"instance": "the-last"} if kind == "queue" else {"instance": "the-last", "queues": None, "outbox": {}})
+    sidecar.wait_for("connected", peer="database")
+    wait_until(lambda: bed.rows("SELECT 1 AS there FROM onceward.replica WHERE instance = 'the-last'"), "it has called", 40, 0.1)
+    good("drain", "--state", sidecar.config["state_file"])
+
+    def calls():
+        return bed.rows("SELECT counter FROM onceward.replica WHERE instance = 'the-last'")[0]["counter"]
+
+    def shown():
+        return "the-last" in good("status", "--config", sidecar.config_path)
+    before = calls()
+    wait_until(lambda: calls() >= before + 2, "it calls while it stays", 40, 0.2)
+    assert shown()
+    assert sidecar.term() == 0
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '15 s' WHERE instance = 'the-last' RETURNING 1")
+    assert not shown()
+
+
 def test_a_drain_of_several_queues_waits_for_all_of_them(bed):
     gate = Gate()
     bed.app.handler = lambda request, reply: (request.message_id == "slow" and gate.wait()) or bed.app.commit_and_answer(request, reply)
