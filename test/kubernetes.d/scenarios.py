@@ -14,6 +14,7 @@ import time
 import pika
 import yaml
 
+import admission
 import manifests
 from cluster import NAMESPACE, ready, restarts
 from load import DELIVERY_LIMIT
@@ -177,11 +178,15 @@ def node(bench):
     assert before == [(p["metadata"]["name"], restarts(p, "onceward"), restarts(p, "app")) for p in bench.cluster.pods()], "nothing was restarted"
 
 
+def configuration_name(cluster):
+    """The ConfigMap that the Deployment's pods read."""
+    return next(s["configMap"]["name"] for v in cluster.get("deployments")[0]["spec"]["template"]["spec"]["volumes"] if v["name"] == "onceward"
+                for s in v["projected"]["sources"] if "configMap" in s)
+
+
 def configuration(cluster):
     """What the Deployment's pods read."""
-    name = next(s["configMap"]["name"] for v in cluster.get("deployments")[0]["spec"]["template"]["spec"]["volumes"] if v["name"] == "onceward"
-                for s in v["projected"]["sources"] if "configMap" in s)
-    return next(m for m in cluster.get("configmaps") if m["metadata"]["name"] == name)["data"]["onceward.json"]
+    return next(m for m in cluster.get("configmaps") if m["metadata"]["name"] == configuration_name(cluster))["data"]["onceward.json"]
 
 
 def roll_out(cluster, name, text):
@@ -289,6 +294,29 @@ def upgrade(bench):
     bench.cluster.settled()
     images = {c["image"] for p in bench.cluster.pods() for c in p["spec"]["initContainers"]}
     assert images == {"localhost/onceward:1"}, images
+
+
+@scenario(quiet=True)
+def injected(bench):
+    """A Deployment without a sidecar, whose pods get it from the admission policy, in place of the component's; and its rollout."""
+    cluster = bench.cluster
+    with open(os.path.join(cluster.root, "deploy/kubernetes/examples/payments/deployment.yaml")) as f:
+        thing = yaml.safe_load(f)
+    thing["metadata"] = {"name": "payments", "namespace": NAMESPACE}
+    thing["spec"]["template"]["metadata"]["labels"]["onceward.dev/inject"] = "true"
+    thing["spec"]["template"]["spec"]["containers"][0]["image"] = "localhost/payments:1"
+    data = {"image": "localhost/onceward:1", "config": configuration_name(cluster), "ready": "consuming", "sleep": str(manifests.GRACE_S + 5)}
+    with admission.policy(cluster, NAMESPACE, data, thing["spec"]["template"]["spec"]):
+        bench.replace("deployment/payments")
+        cluster.kubectl("apply", "-f", "-", text=json.dumps(thing))
+        cluster.settled()
+        cluster.kubectl("rollout", "restart", "deployment/payments")
+        cluster.settled()
+        stored, = (d["spec"]["template"]["spec"] for d in cluster.get("deployments"))
+        assert "initContainers" not in stored and all(p["spec"]["initContainers"][0]["name"] == "onceward" for p in cluster.pods())
+        bench.replace("deployment/payments")
+    bench.apply("payments", kinds={"Deployment"})
+    cluster.settled()
 
 
 MANY = 300  # messages
