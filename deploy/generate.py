@@ -260,12 +260,12 @@ def values_schema():
     digest = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
     sidecar = {"type": "object", "required": ["image", "config"], "additionalProperties": False, "properties": {
         "image": name, "digest": digest, "ready": {"enum": ["", "consuming"]}, "files": {"type": "array", "items": {"type": "object"}}, "graceSeconds": {"type": "integer", "minimum": 0}, "resources": {"type": "object"},
-        "secrets": {"type": "object", "additionalProperties": False, "properties": {k: name for k in ("rabbitmq", "postgresql", "owner")}},
+        "securityContext": {"type": "object"}, "secrets": {"type": "object", "additionalProperties": False, "properties": {k: name for k in ("rabbitmq", "postgresql", "owner")}},
         "config": config, "global": {"type": "object"}}}  # Helm itself puts it there: a library of that name is included
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Values: an application with its sidecar ({identity or 'onceward'})",
             **definitions, "type": "object", "required": ["image", "onceward"], "additionalProperties": False, "properties": {
                 "image": name, "replicas": {"type": "integer", "minimum": 0}, "port": {"type": "integer", "minimum": 1, "maximum": 65535},
-                "databaseSecret": name, "digest": digest, "serviceAccountName": {"type": "string"}, "priorityClassName": {"type": "string"},
+                "migrate": {"type": "boolean"}, "testSeconds": {"type": "integer", "minimum": 1}, "databaseSecret": name, "digest": digest, "serviceAccountName": {"type": "string"}, "priorityClassName": {"type": "string"},
                 **{key: {"type": "array"} for key in ("imagePullSecrets", "tolerations", "topologySpreadConstraints", "env")},
                 **{key: {"type": "object"} for key in (
                     "podLabels", "podAnnotations", "nodeSelector", "affinity", "strategy", "startupProbe", "readinessProbe", "livenessProbe",

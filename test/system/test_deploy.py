@@ -690,14 +690,89 @@ def test_the_usual_values_of_the_chart_reach_the_pod(charted):
     assert all(c["image"].endswith("@" + digest) for c in containers_of(pod))
 
 
-def test_the_charts_test_runs_the_check_beside_the_application(charted):
-    status, things, errors = charted()
+def test_every_pod_of_the_chart_runs_where_the_values_say(charted):
+    """The migration and the pod of `helm test` too: a node pool with a taint is the application's."""
+    status, things, errors = charted(*(word for key, value in USUAL.items() for word in ("--set-json", f"{key}={json.dumps(value)}")))
+    assert status == 0, errors
+    pods = {t["kind"]: t["spec"] if t["kind"] == "Pod" else pod_of(t) for t in things if t["kind"] in ("Deployment", "Job", "Pod")}
+    assert set(pods) == {"Deployment", "Job", "Pod"}
+    for kind, pod in pods.items():
+        assert {key: pod.get(key) for key in USUAL} == USUAL, kind
+        assert list(restricted_faults(pod)) == [] and pod["automountServiceAccountToken"] is False, kind
+
+
+SET = {"podSecurityContext": {"runAsNonRoot": True, "runAsUser": 7}, "securityContext": {"capabilities": {"drop": ["ALL"]}},
+       "resources": {"limits": {"memory": "1Gi"}}}
+
+
+def test_the_contexts_and_resources_of_the_values_replace_the_charts(charted):
+    """--set-json merges maps, so each key is replaced by a file, and those that are left out are null."""
+    spread = [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "{{ .Release.Name }}"}}}]
+    nothing = ("podSecurityContext.seccompProfile", "securityContext.allowPrivilegeEscalation", "securityContext.readOnlyRootFilesystem", "resources.requests")
+    status, things, errors = charted(*(word for key, value in SET.items() for word in ("--set-json", f"{key}={json.dumps(value)}")),
+                                     *(word for key in nothing for word in ("--set", f"{key}=null")),
+                                     "--set-json", "topologySpreadConstraints=" + json.dumps(spread))
+    assert status == 0, errors
+    pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
+    tested, = [t["spec"] for t in things if t["kind"] == "Pod"]
+    assert pod["securityContext"] == tested["securityContext"] == SET["podSecurityContext"]
+    for container in pod["containers"][0], tested["initContainers"][0]:
+        assert container["securityContext"] == SET["securityContext"] and container["resources"] == SET["resources"]
+    assert pod["topologySpreadConstraints"] == [{**spread[0], "labelSelector": {"matchLabels": {"app": "payments"}}}]
+
+
+def test_the_users_of_the_chart_can_be_left_to_the_platform(charted):
+    """As OpenShift's restricted-v2 wants it: values of the page."""
+    with open(os.path.join(DEPLOY, "helm/service/README.md")) as f:
+        values = yaml.safe_load(re.search(r"```yaml\n(.*?runAsUser: null.*?)```", f.read(), re.S)[1])
+    status, things, errors = charted(*(word for key, value in values["onceward"].items() for word in ("--set-json", f"onceward.{key}={json.dumps(value)}")),
+                                     "--set", "podSecurityContext.runAsUser=null")
+    assert status == 0 and values["podSecurityContext"] == {"runAsUser": None}, errors
+    for pod in [pod_of(t) for t in things if t["kind"] in ("Deployment", "Job")] + [t["spec"] for t in things if t["kind"] == "Pod"]:
+        assert "runAsUser" not in json.dumps(pod) and "runAsGroup" not in json.dumps(pod) and list(restricted_faults(pod)) == []
+
+
+def test_the_users_of_the_component_can_be_left_to_the_platform(tmp_path):
+    status, output, errors = with_sidecar(tmp_path / "shop", {}, patches=yaml.safe_load(block("yaml", "securityContext/runAsUser"))["patches"])
+    assert status == 0 and "runAsNonRoot" in output and "runAsUser" not in output and "runAsGroup" not in output, errors
+
+
+@pytest.mark.parametrize("startup", [None, {"httpGet": {"path": "/", "port": 8080}, "failureThreshold": 90}])
+def test_the_charts_test_runs_the_check_beside_the_application(startup, charted):
+    status, things, errors = charted(*(("--set-json", "startupProbe=" + json.dumps(startup), "--set", "testSeconds=900") if startup else ()))
     assert status == 0, errors
     tested, = [t for t in things if t["kind"] == "Pod"]
     assert tested["metadata"]["annotations"]["helm.sh/hook"] == "test"
     check, = tested["spec"]["containers"]
-    assert check["args"][:2] == ["check", "--connect"] and tested["spec"]["initContainers"][0]["name"] == "app"
+    application = tested["spec"]["initContainers"][0]
+    assert check["args"][:2] == ["check", "--connect"] and (application["name"], application.get("startupProbe")) == ("app", startup)
+    assert tested["spec"]["activeDeadlineSeconds"] == (900 if startup else 300)
     assert list(restricted_faults(tested["spec"])) == [] and "app" not in tested["metadata"]["labels"], "the budget does not count it"
+
+
+def test_the_chart_has_a_page(charted):
+    done = subprocess.run([shutil.which("helm", path=TOOLS), "show", "readme", os.path.join(DEPLOY, "helm/service")], stdout=subprocess.PIPE, check=True)
+    assert b"onceward-postgresql-owner" in done.stdout
+
+
+def budgets_and_spread(things):
+    """What a drain and the scheduler do to the pods of the Deployment."""
+    deployment, = [t for t in things if t["kind"] == "Deployment"]
+    budget, = [t["spec"] for t in things if t["kind"] == "PodDisruptionBudget"]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert budget["selector"]["matchLabels"].items() <= labels.items()
+    assert budget["maxUnavailable"] == 1 and budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow", "pods that crash do not block a drain"
+    spread, = pod_of(deployment)["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+
+
+def test_a_drain_takes_a_pod_at_a_time_and_nodes_share_them():
+    budgets_and_spread(rendered("payments"))
+
+
+def test_the_charts_pods_are_budgeted_and_spread(charted):
+    budgets_and_spread(charted()[1])
 
 
 def test_the_schema_of_the_charts_values_takes_them():

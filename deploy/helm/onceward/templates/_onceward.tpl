@@ -1,6 +1,6 @@
 {{/*
 The sidecar, for a chart of your own. Each template takes .Values.onceward: image and config, and as needed digest, secrets,
-files, resources, graceSeconds, ready. The result equals deploy/kubernetes/component.
+files, resources, graceSeconds, ready, securityContext. The result equals deploy/kubernetes/component.
 
   terminationGracePeriodSeconds: {{ include "onceward.podGraceSeconds" .Values.onceward }}
   initContainers: {{- include "onceward.container" .Values.onceward | nindent 6 }}
@@ -9,7 +9,11 @@ and in the application's container
   lifecycle: {{- include "onceward.applicationLifecycle" .Values.onceward | nindent 10 }}
 */}}
 
+{{/* Of the sidecar and the migration. Where the platform assigns users, a securityContext without runAsUser and runAsGroup. */}}
 {{- define "onceward.security" -}}
+{{- if .securityContext }}
+  {{- toYaml .securityContext }}
+{{- else -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 runAsNonRoot: true
@@ -17,6 +21,7 @@ runAsUser: 65532
 runAsGroup: 65532
 capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
+{{- end }}
 {{- end }}
 
 {{/* Bytes of a size in the configuration. Of name and size. */}}
@@ -172,7 +177,7 @@ spec:
         image: {{ include "onceward.image" .onceward | quote }}
         args: [migrate, --database-file, /etc/onceward/uri]
         resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 128Mi}}
-        securityContext: {{- include "onceward.security" . | nindent 10 }}
+        securityContext: {{- include "onceward.security" .onceward | nindent 10 }}
         terminationMessagePolicy: FallbackToLogsOnError
         volumeMounts:
         - {name: onceward, mountPath: /etc/onceward, readOnly: true}

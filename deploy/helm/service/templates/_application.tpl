@@ -1,3 +1,12 @@
+{{/* Of each pod of the chart: where it runs, and as whom. */}}
+{{- define "service.scheduling" -}}
+{{- range $key := tuple "imagePullSecrets" "nodeSelector" "affinity" "tolerations" "serviceAccountName" "priorityClassName" }}
+{{- with get $.Values $key }}
+{{ $key }}: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "service.application" -}}
 name: app
 image: {{ .Values.image }}{{ with .Values.digest }}@{{ . }}{{ end }}
