@@ -46,7 +46,18 @@ enum {
 
 enum { L_CONSUMER, L_PAUSED, L_REASON, L_BY, L_SINCE_MS, L_N_GIVE_UP, L_GIVE_UP_BY };
 
-enum { O_WAITING, O_EXACT, O_LAG_MS, O_LETTERS, O_HOLDER, O_VHOST, O_BYTES, O_TURN_WAITS_MS, O_RESTORED, O_HOST };
+enum {
+    O_WAITING,
+    O_EXACT,
+    O_LAG_MS,
+    O_LETTERS,
+    O_HOLDER,
+    O_VHOST,
+    O_BYTES,
+    O_TURN_WAITS_MS,
+    O_RESTORED,
+    O_HOST
+};
 
 struct results {
     PGresult *replicas, *levers, *outbox;
@@ -448,14 +459,11 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
     static const struct json_column levers[] = {
         {L_CONSUMER, "consumer", false}, {L_REASON, "reason", false},    {L_BY, "by", false},
         {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false}};
-    static const struct json_column outbox[] = {{O_VHOST, "vhost", false},
-                                                {O_HOLDER, "holder", false},
-                                                {O_HOST, "host", false},
-                                                {O_WAITING, "waiting", true},
-                                                {O_LAG_MS, "lag_ms", true},
-                                                {O_LETTERS, "dead_letters", true},
-                                                {O_BYTES, "bytes", true},
-                                                {O_TURN_WAITS_MS, "turn_waits_ms", true}};
+    static const struct json_column outbox[] = {
+        {O_VHOST, "vhost", false},  {O_HOLDER, "holder", false},
+        {O_HOST, "host", false},    {O_WAITING, "waiting", true},
+        {O_LAG_MS, "lag_ms", true}, {O_LETTERS, "dead_letters", true},
+        {O_BYTES, "bytes", true},   {O_TURN_WAITS_MS, "turn_waits_ms", true}};
     const struct results *r = f->results;
 
     buf_add_text(out, "\"replicas\":");

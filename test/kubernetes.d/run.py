@@ -34,7 +34,7 @@ from scenarios import SCENARIOS, Bench  # noqa: E402
 
 WITHOUT_CLUSTER = ("alerts", "ruler")
 WITHOUT_LOAD = ("manifests", "admission")
-NAMED = {"ruler", "versions"}  # only when named: ruler takes minutes for each record, versions needs --before
+NAMED = {"ruler"}  # only when named: it takes minutes for each record
 
 
 def program(cluster, options, name, binary, folder):
@@ -168,7 +168,7 @@ def parse():
     parser.add_argument("--rate", type=int, default=500)
     parser.add_argument("--completion", choices=("transaction", "response"), default="transaction")
     parser.add_argument("--protocol")
-    parser.add_argument("--before", type=os.path.abspath)
+    parser.add_argument("--before", help="the program's path is in ONCEWARD_KUBERNETES_BEFORE")
     parser.add_argument("--no-install", action="store_true")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
@@ -176,9 +176,8 @@ def parse():
     unknown = set(options.only) - set(names)
     if unknown:
         parser.error(f"--only: no {', '.join(unknown)}; there are {', '.join(names)}")
-    if "versions" in options.only and not options.before:
-        parser.error("versions: --before names the program of another revision")
     options.only = options.only or [name for name in names if name not in NAMED]
+    options.before = os.environ["ONCEWARD_KUBERNETES_BEFORE"] if "versions" in options.only else None
     return options
 
 
