@@ -119,9 +119,9 @@ class Loki:
         rules = [rule for group in groups for rule in group["rules"]]
         return {rule["name"]: rule["lastError"] for rule in rules if rule.get("lastError")}, sum(rule["health"] == "ok" for rule in rules)
 
-    def count(self):
-        """The lines that have come through the collector."""
-        query = urllib.parse.urlencode({"query": f'sum(count_over_time({{{LABEL}="onceward"}}[12h]))'})
+    def count(self, container="onceward"):
+        """The lines of such containers that have come through the collector."""
+        query = urllib.parse.urlencode({"query": f'sum(count_over_time({{{LABEL}="{container}"}}[12h]))'})
         found = json.loads(self._request(f"/loki/api/v1/query?{query}", TENANT))["data"]["result"]
         return int(found[0]["value"][1]) if found else 0
 

@@ -104,6 +104,8 @@ def logs(bench):
     """The collector carries every line to Loki, whose rules rest; then a message that the application refuses, and the right one fires."""
     loki, lines = bench.loki, bench.judge.lines.lines
     wait_until(lambda: loki.count() >= len(lines), lambda: f"{len(lines)} lines in Loki, where {loki.count()} are", 60, 1)
+    bench.migrate()
+    wait_until(lambda: loki.count("onceward-migrate"), "the log of a migration is in Loki", 60, 1)
     loki.rule(label=LABEL)
     wait_until(lambda: loki.health()[1], "the rules are evaluated", 60, 0.5)
     wait_until(lambda: not loki.alerts(), lambda: f"nothing is wrong, and nothing fires; these do: {loki.alerts()}", 330, 1)

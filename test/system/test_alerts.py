@@ -514,13 +514,18 @@ def test_mtail_counts_what_the_lines_say(tmp_path):
 def test_mtail_in_a_cluster_is_called_as_the_page_says(tmp_path):
     need("promtool")
     with open(os.path.join(DEPLOY, "logs/mtail.yaml")) as f:
-        thing = yaml.safe_load(f)
+        thing, policy = yaml.safe_load_all(f)
     with open(os.path.join(DEPLOY, "logs/kustomization.yaml")) as f:
         made = yaml.safe_load(f)
     pod = thing["spec"]["template"]
     container, = pod["spec"]["containers"]
     assert thing["kind"] == "DaemonSet" and thing["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["spec"]["volumes"]}
+    port, = container["ports"]
+    assert {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")} == {port["name"]}
+    assert policy["spec"]["podSelector"] == {"matchLabels": pod["metadata"]["labels"]} and policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    rule, = policy["spec"]["ingress"]
+    assert rule["from"] and rule["ports"] == [{"port": port["containerPort"], "protocol": "TCP"}] and "egress" not in policy["spec"]
     maps = {m["name"]: m["files"] for m in made["configMapGenerator"]}
     program, = next(v["configMap"] for v in pod["spec"]["volumes"] if "configMap" in v).values()
     assert made["resources"] == ["mtail.yaml"] and maps[program] == ["onceward.mtail"]

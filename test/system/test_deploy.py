@@ -4,6 +4,7 @@ Debian 12 has neither kustomize nor Helm: there the files are looked at one by o
 test/run --kubernetes has built kubectl and Helm."""
 
 import copy
+import fnmatch
 import json
 import os
 import re
@@ -137,7 +138,7 @@ def test_what_the_files_say_of_pods_is_restricted():
                 pod = {"containers": [], **pod_of(thing)}
                 assert list(restricted_faults(pod)) == [], path
                 looked += [c["name"] for c in containers_of(pod)]
-    assert sorted(looked) == ["app", "migrate", "onceward"]
+    assert sorted(looked) == ["app", "onceward", "onceward-migrate"]
 
 
 def mebibytes(text):
@@ -524,6 +525,31 @@ def test_two_applications_with_the_component_go_into_one(tmp_path):
     assert status == 0 and output.count("/usr/bin/onceward\n") == 2 * 3, errors
 
 
+def test_runbooks_are_links_as_the_page_says(tmp_path):
+    said = yaml.safe_load(block("yaml", "onceward-runbooks"))
+    for key in "resources", "components":
+        said[key] = [os.path.relpath(os.path.join(DEPLOY, path.removeprefix("deploy/")), tmp_path) for path in said[key]]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(said))
+    status, output, errors = kustomize(str(tmp_path))
+    assert status == 0, errors
+    things = list(yaml.safe_load_all(output))
+    assert sorted(t["kind"] for t in things) == ["PodMonitor", "PrometheusRule"]
+    rules = [rule for t in things if t["kind"] == "PrometheusRule" for group in t["spec"]["groups"] for rule in group["rules"]]
+    base = said["configMapGenerator"][0]["literals"][0].removeprefix("base=")
+    assert len(rules) > 10 and all(rule["annotations"]["runbook_url"].startswith(f"{base}/deploy/oncall/operate.md#") for rule in rules)
+
+
+def test_collectors_take_the_migrations_log():
+    job, = (pod_of(t) for t in read(os.path.join(DEPLOY, "kubernetes/migrate/migrate.yaml")))
+    name = job["containers"][0]["name"]
+    texts = {}
+    for file in "otel-collector.yaml", "vector.toml", "fluent-bit.conf":
+        with open(os.path.join(DEPLOY, "logs", file)) as f:
+            texts[file] = f.read()
+    assert f"/var/log/pods/*/{name}/*.log" in texts["otel-collector.yaml"] and f'container_name == "{name}"' in texts["vector.toml"]
+    assert fnmatch.fnmatch(f"/var/log/containers/pod_space_{name}-1f.log", re.search(r"^ +path +(\S+)", texts["fluent-bit.conf"], re.M)[1])
+
+
 def check(text, folder):
     """The program's errors about a configuration, with its files present; empty when it is good."""
     secrets = folder / "etc"
@@ -559,7 +585,7 @@ def test_every_path_of_a_configuration_is_mounted():
             config, = [t["data"]["onceward.json"] for t in things if t["kind"] == "ConfigMap" and t["metadata"]["name"] in used]
             wanted = set(re.findall(r'"(/etc/onceward/[^"]+)"', config))
             assert wanted and wanted <= there
-            variables = {e["name"] for c in containers_of(pod) if c["name"] in ("onceward", "migrate") for e in c["env"]}
+            variables = {e["name"] for c in containers_of(pod) if c["name"] in ("onceward", "onceward-migrate") for e in c["env"]}
             assert set(re.findall(r"\$\{(\w+)\}", config)) <= variables
 
 

@@ -173,7 +173,7 @@ spec:
       automountServiceAccountToken: false
       securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
       containers:
-      - name: migrate
+      - name: onceward-migrate
         image: {{ include "onceward.image" .onceward | quote }}
         args: [migrate, --database-file, /etc/onceward/uri]
         resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 128Mi}}
