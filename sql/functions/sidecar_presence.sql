@@ -11,7 +11,8 @@
 --                    ord (its place in p_consumers), number: how many they are; and one without ord for the instances that consume none
 --                    of them
 --   kind 'peer'      with p_count and p_ordered, one for each ordered queue of p_consumers that another instance is subscribed to: ord, name:
---                    the instance, text: the queue, number: of its subscription, counter: deliveries that it has received
+--                    the instance, text: the queue, number: of its subscription, counter: deliveries that it has received, priority: of
+--                    its subscription, active: the queue delivers to it, yes: it could process a message now
 --   kind 'holder'    one for each of p_holders that has a row: name, counter. An instance that has ended does not count any more, and its
 --                    row is deleted after 10 minutes
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
@@ -34,7 +35,7 @@
 CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
     p_instance text, p_number bigint, p_counter bigint, p_version text, p_host text, p_queues json, p_consumers text[], p_holders text[],
     p_count boolean, p_ordered boolean DEFAULT false)
-RETURNS TABLE (kind text, ord integer, name text, number bigint, counter bigint, yes boolean, text text)
+RETURNS TABLE (kind text, ord integer, name text, number bigint, counter bigint, yes boolean, text text, priority bigint, active boolean)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 -- @plan index
@@ -77,13 +78,15 @@ BEGIN
     -- Most sidecars have one queue.
     IF p_count AND cardinality(p_consumers) = 1 THEN
         RETURN QUERY
-        SELECT 'others', CASE WHEN r.may_consume ? v_only THEN 1 END, NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text
+        SELECT 'others', CASE WHEN r.may_consume ? v_only THEN 1 END, NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text,
+               NULL::bigint, NULL::boolean
         FROM onceward.replica r
         WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
         GROUP BY 2;
     ELSIF p_count THEN
         RETURN QUERY
-        SELECT 'others', array_position(p_consumers, e.consumer), NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text
+        SELECT 'others', array_position(p_consumers, e.consumer), NULL::text, count(*), NULL::bigint, NULL::boolean, NULL::text,
+               NULL::bigint, NULL::boolean
         FROM onceward.replica r
         LEFT JOIN LATERAL (SELECT DISTINCT e.consumer COLLATE "C" FROM jsonb_array_elements_text(r.may_consume) e (consumer)
                            WHERE e.consumer = ANY (p_consumers)) e ON r.may_consume ?| p_consumers
@@ -93,14 +96,15 @@ BEGIN
     IF p_count AND p_ordered THEN
         RETURN QUERY
         SELECT 'peer', array_position(p_consumers, (e.queue ->> 'consumer')::text), r.instance, (e.queue ->> 'subscription')::bigint,
-               (e.queue ->> 'received')::bigint, NULL::boolean, e.queue ->> 'queue'
+               (e.queue ->> 'received')::bigint, coalesce((e.queue ->> 'may_consume')::boolean, false), e.queue ->> 'queue',
+               coalesce((e.queue ->> 'priority')::bigint, 0), coalesce((e.queue ->> 'active')::boolean, false)
         FROM onceward.replica r, json_array_elements(r.queues) e (queue)
         WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
           AND e.queue ->> 'subscription' IS NOT NULL AND e.queue ->> 'consumer' = ANY (p_consumers);
     END IF;
     IF cardinality(p_holders) > 0 THEN
         RETURN QUERY
-        SELECT 'holder', NULL::integer, r.instance, NULL::bigint, r.counter, NULL::boolean, NULL::text
+        SELECT 'holder', NULL::integer, r.instance, NULL::bigint, r.counter, NULL::boolean, NULL::text, NULL::bigint, NULL::boolean
         FROM onceward.replica r WHERE r.instance = ANY (p_holders);
     END IF;
 
@@ -108,7 +112,7 @@ BEGIN
     -- separately.
     RETURN QUERY
     SELECT 'control', array_position(p_consumers, k.consumer), coalesce(k.by, ''), floor(1000 * extract(epoch FROM k.since))::bigint,
-           NULL::bigint, k.paused, coalesce(k.reason, '')
+           NULL::bigint, k.paused, coalesce(k.reason, ''), NULL::bigint, NULL::boolean
     FROM onceward.control k WHERE k.consumer = ANY (p_consumers)
     ORDER BY 2;
     IF NOT FOUND THEN
@@ -120,7 +124,7 @@ BEGIN
     IF v_wanted.once THEN
         RETURN QUERY
         SELECT l.kind, array_position(p_consumers, k.consumer), coalesce(l.by, ''), l.number, l.ago_ms, k.paused,
-               coalesce(k.reason, '')
+               coalesce(k.reason, ''), NULL::bigint, NULL::boolean
         FROM onceward.control k
         CROSS JOIN LATERAL (VALUES
             (1, 'retry', k.retry_by, k.retry_number, NULL),
@@ -146,7 +150,7 @@ BEGIN
     WHERE k.ctid = t.tid;
 
     RETURN QUERY
-    SELECT 'give_up', c.n::integer, coalesce(k.give_up_by, ''), NULL::bigint, NULL::bigint, NULL::boolean, g.id
+    SELECT 'give_up', c.n::integer, coalesce(k.give_up_by, ''), NULL::bigint, NULL::bigint, NULL::boolean, g.id, NULL::bigint, NULL::boolean
     FROM unnest(p_consumers) WITH ORDINALITY c (consumer, n)
     JOIN onceward.control k ON k.consumer = c.consumer
     CROSS JOIN LATERAL unnest(k.give_up) g (id)

@@ -27,7 +27,6 @@
 
 enum {
     PRIORITY_HIGH = 5, /* from it on a message overtakes others in quorum queues of RabbitMQ 4 */
-    SUBSCRIBE_AGAIN_MS = 1000,
     LIMIT_SPARE = 2,
     N_KEYS_SEEN = 4096,
     NOT_EXCLUSIVE_MS = 60000,
@@ -160,10 +159,12 @@ void order_step(struct queue *q, int64_t now_ms)
         return;
     if (now_ms < q->order.stop_until_ms && !order_is_settled(q))
         return;
-    struct note *n = notes_tell(q, EVENT_RETURNED, NULL);
+    if (q->held.unacked.len) {
+        struct note *n = notes_tell(q, EVENT_RETURNED, NULL);
 
-    n->n = (int64_t)q->held.unacked.len;
-    note_text(n, "%s", q->order.stop);
+        n->n = (int64_t)q->held.unacked.len;
+        note_text(n, "%s", q->order.stop);
+    }
     q->asks.reopen = q->order.stop;
     q->order.closing = true;
 }

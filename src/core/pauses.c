@@ -11,6 +11,14 @@ bool pause_is_on(const struct queue *q, enum pause_reason r)
     return q->pauses[r].since_ms != 0;
 }
 
+bool pause_is_any_on(const struct queue *q)
+{
+    for (int r = 0; r < N_PAUSE_REASONS; r++)
+        if (q->pauses[r].since_ms)
+            return true;
+    return false;
+}
+
 void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const char *text)
 {
     struct queue_pause *p = &q->pauses[r];

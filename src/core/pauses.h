@@ -10,6 +10,7 @@ void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r);
 bool pause_is_first(struct queue *q, enum pause_reason r);
 void pause_tell_again(struct queue *q, enum pause_reason r);
 bool pause_is_on(const struct queue *q, enum pause_reason r);
+bool pause_is_any_on(const struct queue *q);
 
 /* An operator's pause in which no message could be renewed near its delivery limit: the queue has no consumer, so its
  * messages rest there, and what is near the limit stays held. */

@@ -1,5 +1,6 @@
 /* A queue's start and end, its connections, and its values for the stats line. */
 #include "core/batches.h"
+#include "core/handover.h"
 #include "core/life.h"
 #include "core/pauses.h"
 
@@ -21,6 +22,7 @@ void queue_init(struct queue *q, const struct queue_rules *rules, struct applica
     q->returns.ordered = rules->ordered;
     q->returns.limits.delivery_limit = LIMIT_UNKNOWN;
     q->consumer.watch.depth = -1;
+    handover_unknown(q);
     q->tick_ms = now_ms;
     q->share = &q->own;
     q->own.n_queues = 1;
@@ -88,6 +90,7 @@ void queue_caution_end(struct queue *q, enum caution why)
 void queue_presence(struct queue *q, int64_t now_ms, int n_others)
 {
     (void)now_ms;
+    handover_unknown(q);
     q->n_others = n_others;
 }
 
@@ -134,10 +137,7 @@ int64_t queue_oldest_ms(const struct queue *q, int64_t now_ms)
 
 static bool is_paused(const struct queue *q)
 {
-    for (int r = 0; r < N_PAUSE_REASONS; r++)
-        if (q->pauses[r].since_ms)
-            return true;
-    return !q->database->linked;
+    return pause_is_any_on(q) || !q->database->linked;
 }
 
 bool queue_may_consume(const struct queue *q)
@@ -160,6 +160,8 @@ enum queue_state queue_state(const struct queue *q)
         return QUEUE_STARTING;
     if (is_paused(q))
         return QUEUE_PAUSED;
+    if (handover_is_standby(q))
+        return QUEUE_STANDBY;
     if (w->n_remedies && w->depth)
         return w->standby ? QUEUE_STANDBY : QUEUE_STUCK;
     if (q->application->place.holder)

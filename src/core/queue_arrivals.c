@@ -1,4 +1,5 @@
 /* Events from the broker: deliveries, and the loss of their channel. */
+#include "core/handover.h"
 #include "core/life.h"
 #include "core/notes.h"
 #include "core/order.h"
@@ -57,6 +58,7 @@ static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct deli
     char text[160];
 
     d->has_key = a->has_key;
+    handover_delivered(q, now_ms);
     order_watch_priority(q, now_ms, d);
     if (order_is_near_limit(q, d) && !pause_is_on(q, PAUSE_DELIVERY_LIMIT)) {
         snprintf(text, sizeof(text),
@@ -171,14 +173,19 @@ static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, c
 
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason)
 {
-    enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404, SUBSCRIBE_AGAIN_MS = 1000 };
+    enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404 };
     struct link *k;
 
     if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)
         return;
-    if (q->rules.ordered && order_channel_lost(q)) {
-        q->consumer.not_before_ms = now_ms + SUBSCRIBE_AGAIN_MS;
-        code = 0;
+    if (q->rules.ordered) {
+        bool is_planned = order_channel_lost(q);
+        int64_t again_ms = handover_channel_lost(q, now_ms, is_planned);
+
+        if (is_planned) {
+            q->consumer.not_before_ms = again_ms;
+            code = 0;
+        }
     }
     if (code) {
         if (q->consumer.n_failures < 0)

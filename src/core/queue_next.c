@@ -4,6 +4,7 @@
  * timer. */
 #include "core/batches.h"
 #include "core/claims.h"
+#include "core/handover.h"
 #include "core/notes.h"
 #include "core/order.h"
 #include "core/pauses.h"
@@ -379,6 +380,8 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
     c->n_used = c->n_parked = 0;
     c->watch.stuck_for = NULL;
     *ret = (struct action){.kind = ACTION_CONSUME, .number = c->number, .n = c->prefetch};
+    if (q->rules.ordered)
+        ret->priority = handover_subscribes(q);
 }
 
 /* The first delivery after an unclean end has not ended this process too: it is with the application, done,

@@ -1,5 +1,6 @@
 /* The clock of a queue: timers, and the once-a-second work: bounds, returns to the broker, log lines. */
 #include "core/batches.h"
+#include "core/handover.h"
 #include "core/life.h"
 #include "core/notes.h"
 #include "core/order.h"
@@ -194,7 +195,7 @@ static void watch_consumer(struct queue *q, int64_t now_ms)
     enum consumer_remedy what;
     struct note *n;
 
-    if (q->drain || !q->generation)
+    if (q->drain || !q->generation || handover_is_standby(q))
         return;
     what = consumer_watch(&q->consumer, now_ms, q->rules.stuck_ms, q->rules.stuck_again_ms);
     if (what == REMEDY_ASK_DEPTH) {
@@ -221,8 +222,10 @@ static void tick(struct queue *q, int64_t now_ms)
     q->tick_ms = now_ms + TICK_MS;
     return_step(q, now_ms);
     watch_consumer(q, now_ms);
-    if (q->rules.ordered)
+    if (q->rules.ordered) {
+        handover_step(q, now_ms);
         order_watch(q, now_ms);
+    }
     ask_holder(q, now_ms);
 }
 

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND, ORD, NAME, NUMBER, COUNTER, YES, TEXT, N_FIELDS };
+enum { KIND, ORD, NAME, NUMBER, COUNTER, YES, TEXT, PRIORITY, ACTIVE, N_FIELDS };
 
 void presence_deinit(struct presence *p)
 {
@@ -126,6 +126,9 @@ static void peer_read(struct reading *r, int at, struct inbox_peer *ret)
     ret->queue = text_keep(r, at, TEXT).data;
     call_int8(r->rows, at, NUMBER, &ret->subscription);
     call_int8(r->rows, at, COUNTER, &ret->received);
+    call_int8(r->rows, at, PRIORITY, &ret->priority);
+    ret->may_consume = call_bool(r->rows, at, YES);
+    ret->is_active = call_bool(r->rows, at, ACTIVE);
 }
 
 /* The control that a row belongs to, which an earlier row has created. NULL: none. */

@@ -22,7 +22,7 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_TRY] = "SELECT yes FROM onceward.sidecar_try($1)",
     [QUESTION_REGISTER] = "SELECT ord, answer, queue, vhost, broker, former "
                           "FROM onceward.sidecar_register_many($1, $2, $3, $4, $5, $6, $7)",
-    [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, yes, text "
+    [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, yes, text, priority, active "
                           "FROM onceward.sidecar_presence($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     [QUESTION_OUTBOX_REGISTER] = "SELECT answer, broker, vhost FROM onceward.sidecar_outbox_register($1, $2)",
     [QUESTION_OUTBOX_LEASE] = "SELECT answer, lease, holder, left_ms, restored, paused "

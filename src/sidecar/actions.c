@@ -97,7 +97,7 @@ static void consume(struct lane *l, const struct action *a)
     struct fault f = {0};
 
     FAILPOINT(CONSUME_BEFORE);
-    broker_consume(l->link->broker, (uint32_t)l->index, a->number, (int)a->n, &f);
+    broker_consume(l->link->broker, (uint32_t)l->index, a->number, (int)a->n, a->priority, &f);
     FAILPOINT(CONSUME_SENT);
 }
 

@@ -129,6 +129,8 @@ static void of_queue(struct lane *l, struct broker_event *ev)
         FAILPOINT(CONSUME_ANSWERED);
         queue_refused(q, now_ms, PAUSE_STREAM, NULL);
         queue_consuming(q, now_ms, ev->consumer);
+        if (q->rules.ordered) /* others decide by it which replica is active */
+            replicas_hurry(l->sidecar);
         break;
     case BROKER_STOPPED:
         FAILPOINT(CANCEL_ANSWERED);

@@ -2,6 +2,7 @@
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
+#include "onceward/core/handover.h"
 
 #include <stdio.h>
 
@@ -141,7 +142,8 @@ static bool is_active(const struct lane *l)
 {
     const struct consumer *c = &l->core.consumer;
 
-    return l->core.generation && c->state == CONSUMER_ACTIVE && !c->watch.standby && !c->watch.no_queue;
+    return l->core.generation && c->state == CONSUMER_ACTIVE && !c->watch.standby && !c->watch.no_queue &&
+           !handover_is_standby(&l->core);
 }
 
 /* The partition whose state stands for all: one that stands still, else one that consumes. */

@@ -70,6 +70,18 @@ static void add_rates(struct buf *b, struct lane *l)
     s->failed = failed;
 }
 
+/* The subscription to an ordered queue, for other replicas. */
+static void add_subscription(struct buf *b, const struct queue *q)
+{
+    if (!q->rules.ordered || q->consumer.state != CONSUMER_ACTIVE || q->drain)
+        return;
+    buf_printf(b, ", \"subscription\": %u, \"received\": %llu", q->consumer.number,
+               (unsigned long long)q->counts.received.total);
+    add_int(b, "priority", q->handover.priority);
+    if (q->handover.is_active)
+        buf_add_text(b, ", \"active\": true");
+}
+
 static void add_queue(struct buf *b, struct lane *l)
 {
     bool may_consume = queue_may_consume(&l->core);
@@ -99,9 +111,7 @@ static void add_queue(struct buf *b, struct lane *l)
     add_int(b, "dead", (int64_t)l->core.counts.dead.total);
     if (l->link->broker && l->core.consumer.watch.depth >= 0)
         buf_printf(b, ", \"depth\": %lld", (long long)l->core.consumer.watch.depth);
-    if (l->core.rules.ordered && l->core.consumer.state == CONSUMER_ACTIVE)
-        buf_printf(b, ", \"subscription\": %u, \"received\": %llu", l->core.consumer.number,
-                   (unsigned long long)l->core.counts.received.total);
+    add_subscription(b, &l->core);
     add_rates(b, l);
     add_latency(b, "forward_ms", &l->forward_us, &l->forward, l->stats_said_ms);
     add_latency(b, "end_to_end_ms", &l->end_to_end_us, &l->end_to_end, l->stats_said_ms);

@@ -19,7 +19,8 @@ enum {
     /* Operators are promised five seconds between two calls: TIME(PRESENCE) plus the duration of the call. */
     GONE_MS = 10000,
     N_SAME = 3,
-    HURRY_MS = 1000, /* between two calls, the latter for a newly met claim owner */
+    HURRY_MS =
+        1000, /* between two calls, the latter for news: a claim owner, a subscription, a change of the replicas */
     COUNTED_MS = 50, /* per replica, between two calls that count them: n replicas read 20 n rows a second */
     HOST_BYTES = 256,
 };
@@ -48,6 +49,14 @@ static struct holder *holder_add(struct sidecar_presence *p)
     return oldest;
 }
 
+void replicas_hurry(struct sidecar *s)
+{
+    struct sidecar_presence *p = &s->presence;
+
+    if (p->at_ms > p->asked_ms + HURRY_MS)
+        p->at_ms = p->asked_ms + HURRY_MS;
+}
+
 void replicas_met(struct sidecar *s, struct slice claimed_by)
 {
     struct sidecar_presence *p = &s->presence;
@@ -62,8 +71,7 @@ void replicas_met(struct sidecar *s, struct slice claimed_by)
         h = holder_add(p);
         *h = (struct holder){
             .instance = mem_copy(instance.data, instance.len), .counter = -1, .changed_ms = s->now_ms};
-        if (p->at_ms > p->asked_ms + HURRY_MS)
-            p->at_ms = p->asked_ms + HURRY_MS;
+        replicas_hurry(s);
     }
     h->met_ms = s->now_ms;
 }
@@ -112,7 +120,8 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
     if (!p->n_others)
         return;
     for (size_t i = 0; i < s->n_lanes; i++)
-        queue_presence(&s->lanes[i].core, s->now_ms, p->n_others[s->lanes[i].config->entry]);
+        if (!s->lanes[i].core.rules.ordered)
+            queue_presence(&s->lanes[i].core, s->now_ms, p->n_others[s->lanes[i].config->entry]);
     s->presence.count_at_ms = s->presence.asked_ms + p->n_counted * COUNTED_MS;
 }
 
@@ -166,6 +175,8 @@ static void answered(struct sidecar *s)
     tell_gone(s, &p);
     tell_others(s, &p);
     tell_peers(s, &p);
+    if (p.n_others && handovers_tell(s, &p))
+        replicas_hurry(s);
     levers_pull(s, &p);
     if (p.namesake && !s->presence.told_namesake && s->n_lanes) {
         s->presence.told_namesake = true;

@@ -57,6 +57,7 @@ static const struct note_fields {
     [EVENT_RESUMED] = {.reason = "reason", .ms = "paused_for_ms"},
     [EVENT_LEVER] = {.reason = "lever", .text = "by", .n = "n"},
     [EVENT_STANDBY] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
+    [EVENT_HANDOVER] = {.n = "held"},
     [EVENT_STUCK] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
     [EVENT_COMPLETED] = {.ms = "held_ms"},
     [EVENT_PARKED] = {.reason = "why", .ms = "wait_ms", .text = "holder"},

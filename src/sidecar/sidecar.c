@@ -332,6 +332,7 @@ static int lanes_init(struct sidecar *s, struct fault *f)
                    s->now_ms);
         if (l->first != l)
             queue_join_share(&l->core, &l->first->core);
+        handovers_init(l);
         queue_levers_await(&l->core);
         if (s->file.ended_uncleanly)
             queue_caution_begin(&l->core, CAUTION_UNCLEAN);

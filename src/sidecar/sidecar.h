@@ -40,6 +40,7 @@
  *   figures.c          the stats line
  *   metrics.c          the same as a page for Prometheus; metrics_page.c, prometheus.c: its text
  *   replicas.c         who else is there
+ *   handovers.c        which of them is active on an ordered queue
  *   levers.c           what operators want
  *   queue_states.c     what presence shows of the queues
  *   housekeeping.c     the purge and the sweep
@@ -450,12 +451,19 @@ void metrics_page(const struct sidecar *s, struct buf *ret); /* metrics_page.c: 
 /* --- replicas.c --- */
 
 void replicas_step(struct sidecar *s);
+void replicas_hurry(struct sidecar *s); /* asks again within a second */
 void replicas_met(struct sidecar *s,
                   struct slice claimed_by); /* "instance/number", whose claim is in the way */
 int64_t replicas_due_ms(const struct sidecar *s);
 void replicas_say_now(struct sidecar *s); /* writes at once that it has drained and stays, for `status` */
 bool replicas_have_said(const struct sidecar *s);
 void replicas_deinit(struct sidecar *s);
+
+/* --- handovers.c --- */
+
+void handovers_init(struct lane *l);
+/* true: the replicas of an ordered consumer have just changed. */
+bool handovers_tell(struct sidecar *s, const struct inbox_presence *p);
 
 /* --- levers.c --- */
 

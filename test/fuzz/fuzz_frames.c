@@ -452,7 +452,7 @@ static void call(struct play *p, struct byte_source *s)
         r = broker_reject(b, tag, &f);
         break;
     case 3:
-        r = broker_consume(b, queue, value, value, &f);
+        r = broker_consume(b, queue, value, value, 0, &f);
         break;
     case 4:
         r = broker_cancel(b, queue, value, &f);

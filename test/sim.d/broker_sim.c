@@ -150,22 +150,62 @@ const struct sidecar *broker_active_sidecar(const struct world *w, int queue)
     return c ? c->link->sidecar : NULL;
 }
 
+/* Quorum queues of RabbitMQ 4 choose the active consumer by priority. */
+static bool has_priorities(const struct broker_queue *q)
+{
+    return q->plan->quorum && q->plan->version >= 400;
+}
+
+static bool comes_before(const struct broker_queue *q, const struct consumer_sim *a,
+                         const struct consumer_sim *b)
+{
+    if (has_priorities(q) && a->priority != b->priority)
+        return a->priority > b->priority;
+    return a->since < b->since;
+}
+
+static const struct consumer_sim *first_consumer(const struct broker_queue *q)
+{
+    const struct consumer_sim *first = NULL;
+
+    for (const struct channel *c = q->channels; c; c = c->next)
+        for (size_t i = 0; c->open && i < c->n_consumers; i++)
+            if (!first || comes_before(q, &c->consumers[i], first))
+                first = &c->consumers[i];
+    return first;
+}
+
+bool broker_is_outranked(const struct world *w, const struct sidecar *s, int queue)
+{
+    const struct broker_queue *q = &w->broker->queues[queue];
+    int64_t own = -1, others = -1;
+
+    for (const struct channel *c = q->channels; c; c = c->next)
+        for (size_t i = 0; c->open && i < c->n_consumers; i++) {
+            int64_t *most = c->link->sidecar == s ? &own : &others;
+
+            if (c->consumers[i].priority > *most)
+                *most = c->consumers[i].priority;
+        }
+    return has_priorities(q) && others > own;
+}
+
 /* The active consumer keeps its role until it is cancelled or its channel ends; then the longest waiting one
  * gets it. On classic queues that one gets no delivery until all of the former one's are acked, rejected or
- * requeued. */
+ * requeued. With priorities the highest gets it, also when it arrives later: then the active one gets nothing more,
+ * and the other nothing until all of its deliveries have ended. That stays so when the higher one leaves. */
 static struct channel *active_channel(struct broker_queue *q, struct consumer_sim **to)
 {
     struct channel *active = q->active ? channel_of(q, q->active, to) : NULL;
 
-    if (!active) {
-        uint64_t first = 0;
+    if (active && q->hands_over_us && (*to)->n_unacked)
+        return NULL;
+    if (!active || q->hands_over_us) {
+        const struct consumer_sim *first = first_consumer(q);
 
-        for (const struct channel *c = q->channels; c; c = c->next)
-            for (size_t i = 0; c->open && i < c->n_consumers; i++)
-                if (!first || c->consumers[i].since < first)
-                    first = c->consumers[i].since;
-        q->active = first;
-        active = first ? channel_of(q, first, to) : NULL;
+        q->hands_over_us = 0;
+        q->active = first ? first->since : 0;
+        active = first ? channel_of(q, first->since, to) : NULL;
     }
     return active && (*to)->n_unacked < (*to)->prefetch ? active : NULL;
 }
@@ -196,6 +236,8 @@ static void pump(struct world *w, struct broker_queue *q)
 {
     struct consumer_sim *to;
 
+    if (q->hands_over_us) /* also while it is empty */
+        active_channel(q, &to);
     while (q->n_ready) {
         struct copy *m = q->returns.next != &q->returns ? q->returns.next : q->ready.next;
         struct channel *c = next_channel(q, &to);
@@ -358,14 +400,20 @@ static void on_one(struct world *w, struct channel *c, uint64_t tag, enum wire_k
     }
 }
 
-static void on_consume(struct world *w, struct channel *c, uint32_t number, int prefetch)
+static void on_consume(struct world *w, struct channel *c, uint32_t number, int prefetch, int64_t priority)
 {
+    struct broker_queue *q = &w->broker->queues[c->queue];
+    struct consumer_sim *active;
+
     if (c->n_consumers == CONSUMERS_MAX) {
         oracle_broken(w, "consumers", "%d consumers on one channel", CONSUMERS_MAX);
         return;
     }
     c->consumers[c->n_consumers++] = (struct consumer_sim){
-        .number = number, .prefetch = prefetch, .since = ++w->broker->queues[c->queue].n_subscribed};
+        .number = number, .prefetch = prefetch, .priority = priority, .since = ++q->n_subscribed};
+    if (q->active && !q->hands_over_us && has_priorities(q) && channel_of(q, q->active, &active) &&
+        priority > active->priority)
+        q->hands_over_us = w->now_us;
     sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), HEARS_CONSUMING,
                   number);
 }
@@ -413,7 +461,7 @@ static void frame_arrives(struct world *w, void *object, uint64_t a, uint64_t b)
         on_one(w, c, a, kind);
         break;
     case WIRE_CONSUME:
-        on_consume(w, c, (uint32_t)a, (int)(b >> 8));
+        on_consume(w, c, (uint32_t)a, (int)(b >> 8), (int64_t)(a >> 32));
         break;
     case WIRE_CANCEL:
         on_cancel(w, c, (uint32_t)a);

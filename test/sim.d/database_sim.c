@@ -9,6 +9,7 @@
 #include "onceward/base/mem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { FLUSHED_AFTER_US = 600000, STATEMENT_US = 250, ITEM_US = 6 };
 
@@ -230,7 +231,7 @@ void database_send(struct world *w, struct base_link *l, struct batch *b)
 
 /* --- questions --- */
 
-static void presence_arrives(struct world *w, void *object, uint64_t a, uint64_t b)
+static void presence_arrives(struct world *w, void *object, uint64_t a, uint64_t queues)
 {
     struct base_link *l = object;
     struct presence_row *mine = &w->database->presence[a];
@@ -239,19 +240,20 @@ static void presence_arrives(struct world *w, void *object, uint64_t a, uint64_t
         return;
     mine->exists = true;
     mine->counter++;
-    for (int i = 0; i < QUEUES_MAX; i++)
-        mine->consuming[i] = b >> i & 1;
+    mine->seen_us = w->now_us;
+    memcpy(mine->queues, (const void *)(uintptr_t)queues, sizeof(mine->queues));
     if (w->now_us >= l->slow_until_us && w->now_us >= sidecar_frozen_until(l->sidecar))
         sidecar_presence(w, l->sidecar, w->database->presence);
 }
 
-void database_ask_presence(struct world *w, struct base_link *l, int sidecar, const bool *consuming)
+void database_ask_presence(struct world *w, struct base_link *l, int sidecar,
+                           const struct presence_queue queues[QUEUES_MAX])
 {
-    uint64_t bits = 0;
+    struct presence_queue *said = world_alloc(w, QUEUES_MAX * sizeof(*said));
 
-    for (int i = 0; i < QUEUES_MAX; i++)
-        bits |= (uint64_t)consuming[i] << i;
-    world_at(w, arrival(&l->to_base_us, w->now_us, wire_us(w)), presence_arrives, l, (uint64_t)sidecar, bits);
+    memcpy(said, queues, QUEUES_MAX * sizeof(*said));
+    world_at(w, arrival(&l->to_base_us, w->now_us, wire_us(w)), presence_arrives, l, (uint64_t)sidecar,
+             (uint64_t)(uintptr_t)said);
 }
 
 static void try_arrives(struct world *w, void *object, uint64_t a, uint64_t b)

@@ -60,10 +60,16 @@ struct batch {
     struct batch_item items[BATCH_MAX];
 };
 
+struct presence_queue {
+    bool may_consume, is_subscribed, is_active;
+    int64_t priority;
+};
+
 struct presence_row {
     bool exists;
     uint64_t counter;
-    bool consuming[QUEUES_MAX];
+    int64_t seen_us;
+    struct presence_queue queues[QUEUES_MAX];
 };
 
 struct database_sim {
@@ -92,7 +98,8 @@ void batch_release(struct world *w, struct batch *b);
 /* The batch is sent, executed and answered: sidecar_rows follows, unless the answer is lost. */
 void database_send(struct world *w, struct base_link *l, struct batch *b);
 /* sidecar_presence follows. */
-void database_ask_presence(struct world *w, struct base_link *l, int sidecar, const bool *consuming);
+void database_ask_presence(struct world *w, struct base_link *l, int sidecar,
+                           const struct presence_queue queues[QUEUES_MAX]);
 /* sidecar_tried follows. */
 void database_ask_try(struct world *w, struct base_link *l);
 void database_crashes(struct world *w, int64_t for_us);

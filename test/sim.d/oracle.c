@@ -698,6 +698,9 @@ void oracle_told(struct world *w, struct sidecar *s, int queue, const struct not
     case EVENT_BUG:
         oracle_broken(w, "bug", "%s", n->text ? n->text : "");
         break;
+    case EVENT_HANDOVER:
+        o->handover_us = w->now_us;
+        break;
     case EVENT_PAUSED:
         o->n_standing++;
         o->told_us = w->now_us;
@@ -714,6 +717,80 @@ void oracle_told(struct world *w, struct sidecar *s, int queue, const struct not
     default:
         break;
     }
+}
+
+/* --- which replica is active --- */
+
+enum {
+    YIELD_AGAIN_US = 60000000,
+    REPORTS_US = 10000000 /* others are known for as long after their last report */
+};
+
+/* A replica that closes an ordered queue's channel for the sake of another one has a reason, and never does so in a
+ * loop. */
+void oracle_reopens(struct world *w, struct sidecar *s, int queue, const char *why)
+{
+    struct handover_counts *h = &s->queues[queue].handover;
+    const struct queue_rules *r = rules_of(w, queue);
+    /* The requests in flight end first, and a freeze may lie in between. */
+    int64_t since = w->now_us - REPORTS_US - 15000000 - r->token_window_ms * 1000;
+
+    if (!strcmp(why, "this replica takes the queue over") && ++h->n_taken > h->n_changes + h->n_lost)
+        oracle_broken(w, "handover",
+                      "an ordered queue was taken over %d times, after %d changes of its replicas",
+                      h->n_taken, h->n_changes);
+    if (strcmp(why, "another replica takes the queue over") != 0)
+        return;
+    if (++h->n_yielded > h->n_changes)
+        oracle_broken(w, "handover",
+                      "an ordered queue was given up %d times, after %d changes of its replicas",
+                      h->n_yielded, h->n_changes);
+    if (h->yielded_us && w->now_us - h->yielded_us < YIELD_AGAIN_US - r->token_window_ms * 1000)
+        oracle_broken(w, "handover", "an ordered queue was given up twice within %lld s",
+                      (long long)(w->now_us - h->yielded_us) / 1000000);
+    if (!h->outranked_us || (h->outranked_us < since && s->frozen_until_us < since))
+        oracle_broken(w, "handover", "an ordered queue was given up to a replica that is not subscribed");
+    h->yielded_us = w->now_us;
+    h->yielded_change = h->n_changes;
+}
+
+/* The broker delivers to none: the active replica holds deliveries that do not end, and a higher one waits. */
+static void check_handover(struct world *w, struct sidecar *s, int queue)
+{
+    const struct broker_queue *b = &w->broker->queues[queue];
+    const struct queue *q = &s->queues[queue].core;
+    struct handover_counts *h = &s->queues[queue].handover;
+    const struct queue_rules *r = rules_of(w, queue);
+    /* A report of both, five seconds, the requests in flight, and the rest. */
+    int64_t patience_us = 2 * REPORTS_US + 10000000 + r->token_window_ms * 1000, since = b->hands_over_us;
+
+    if (q->held.unacked.len >= (size_t)r->prefetch)
+        h->full_us = w->now_us;
+    if (since && since < h->full_us)
+        since = h->full_us;
+    if (!since || broker_active_sidecar(w, queue) != s || !s->base || !s->link || s->link->cut ||
+        s->base->cut || !broker_is_outranked(w, s, queue))
+        return;
+    for (int i = 0; i < w->plan->n_sidecars; i++) { /* none of them could report or finish before */
+        const struct sidecar *k = w->sidecars[i];
+
+        if (!k->alive || !k->base || !k->link || k->base->cut || k->link->cut)
+            return;
+        since = since > k->frozen_until_us ? since : k->frozen_until_us;
+        since = since > k->base_since_us ? since : k->base_since_us;
+        since = since > k->base->slow_until_us ? since : k->base->slow_until_us;
+        since = since > k->link->slow_until_us ? since : k->link->slow_until_us;
+    }
+    if (w->now_us - since < patience_us)
+        return;
+    if (h->yielded_change != h->n_changes && w->now_us - h->yielded_us > YIELD_AGAIN_US + patience_us &&
+        !q->pauses[PAUSE_DELIVERY_LIMIT].since_ms)
+        oracle_broken(w, "handover", "an ordered queue stands still for %lld s: a higher replica waits",
+                      (long long)(w->now_us - since) / 1000000);
+    if (w->now_us - w->oracle->silence[s->index][queue].handover_us >
+        patience_us + w->plan->stats_interval_ms * 1000)
+        oracle_broken(w, "silence", "a higher replica waits for %lld s, which was told to nobody",
+                      (long long)(w->now_us - since) / 1000000);
 }
 
 /* --- bounds --- */
@@ -897,6 +974,8 @@ void oracle_second(struct world *w)
                 check_hold(w, w->sidecars[i], q);
                 check_left_behind(w, w->sidecars[i], q);
                 check_lines(w, w->sidecars[i], q);
+                if (rules_of(w, q)->ordered)
+                    check_handover(w, w->sidecars[i], q);
             }
     for (int i = 0; i < w->plan->n_sidecars; i++)
         for (int q = 0; q < w->plan->n_queues; q++)

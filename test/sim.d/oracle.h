@@ -27,6 +27,7 @@ struct oracle {
         int64_t told_us;     /* time of the latest line that reported a pause, and its reason */
         int64_t empty_us;    /* when the queue was last without waiting messages */
         int n_standing;      /* pauses logged and not resumed yet */
+        int64_t handover_us; /* time of the latest line about a handover */
     } silence[SIDECARS_MAX][QUEUES_MAX];
     struct letter_counts no_id[QUEUES_MAX];
     const struct truth *unsettled; /* as last found: looked at first, the next time */
@@ -74,6 +75,8 @@ void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue);
 void oracle_started(struct world *w, const struct sidecar *s);
 /* A line of the log. */
 void oracle_told(struct world *w, struct sidecar *s, int queue, const struct note *n);
+/* A sidecar closes its channel, for this reason. */
+void oracle_reopens(struct world *w, struct sidecar *s, int queue, const char *why);
 /* A turn of a sidecar's loop has ended. */
 void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_facts);
 /* Called once per virtual second. */

@@ -334,10 +334,10 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
             ->queue = queue;
 }
 
-/* The first queue has a single active consumer, and its messages have keys. */
-static void make_ordered(struct plan *p, uint64_t *r)
+/* The queue has a single active consumer, and its messages have keys. */
+static void order_queue(struct plan *p, uint64_t *r, int queue)
 {
-    struct plan_queue *q = &p->queues[0];
+    struct plan_queue *q = &p->queues[queue];
 
     q->rules.ordered = true;
     q->rules.transaction = random_chance(r, 9000);
@@ -360,12 +360,25 @@ static void make_ordered(struct plan *p, uint64_t *r)
 
         /* A message that is always answered "not now" would block its key indefinitely, and many without an
          * id would fill the prefetch. */
-        if (m->queue == 0 && (m->character == CHARACTER_503 || m->character == CHARACTER_429))
+        if (m->queue == queue && (m->character == CHARACTER_503 || m->character == CHARACTER_429))
             m->character = CHARACTER_500;
-        if (m->queue == 0 && m->character == CHARACTER_NO_ID)
+        if (m->queue == queue && m->character == CHARACTER_NO_ID)
             m->character = CHARACTER_GOOD;
         m->other_key = m->queue == 0 && m->twin_of >= 0 && random_chance(r, 5000);
     }
+}
+
+/* Ordered queues: the first, or both as partitions of one consumer; with several replicas more often than not. */
+static void make_ordered(struct plan *p, uint64_t *r)
+{
+    order_queue(p, r, 0);
+    if (p->n_sidecars == 1 && random_chance(r, 5000))
+        p->n_sidecars = (int)ONE_OF(r, 2, 3);
+    if (p->n_queues == 1 || random_chance(r, 3000))
+        return;
+    order_queue(p, r, 1);
+    p->queues[1].version = p->queues[0].version;
+    p->queues[1].quorum = p->queues[0].quorum;
 }
 
 /* Requests have several messages, which the application answers in every way. */

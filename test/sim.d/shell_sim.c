@@ -242,13 +242,20 @@ void shell_drop_batches(struct world *w, struct sidecar *s)
 
 void shell_ask_presence(struct world *w, struct sidecar *s)
 {
-    bool consuming[QUEUES_MAX] = {false};
+    struct presence_queue queues[QUEUES_MAX] = {0};
 
     if (!s->base)
         return;
-    for (int i = 0; i < w->plan->n_queues; i++)
-        consuming[i] = queue_may_consume(&s->queues[i].core);
-    database_ask_presence(w, s->base, s->index, consuming);
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        const struct queue *q = &s->queues[i].core;
+
+        queues[i] = (struct presence_queue){
+            .may_consume = queue_may_consume(q),
+            .is_subscribed = q->rules.ordered && q->consumer.state == CONSUMER_ACTIVE && !q->drain,
+            .is_active = q->handover.is_active,
+            .priority = q->handover.priority};
+    }
+    database_ask_presence(w, s->base, s->index, queues);
 }
 
 /* --- requests --- */
@@ -501,13 +508,14 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         TRACE(w, "sidecar %d: %s %u, %lld", s->index, a->kind == ACTION_CONSUME ? "consume" : "cancel",
               a->number, (long long)a->n);
         if (q->channel)
-            broker_send(w, q->channel, a->kind == ACTION_CONSUME ? WIRE_CONSUME : WIRE_CANCEL, a->number,
-                        (uint32_t)a->n);
+            broker_send(w, q->channel, a->kind == ACTION_CONSUME ? WIRE_CONSUME : WIRE_CANCEL,
+                        a->number | (uint64_t)a->priority << 32, (uint32_t)a->n);
         else
             oracle_broken(w, "action", "consume or cancel without a channel");
         break;
     case ACTION_REOPEN:
         TRACE(w, "sidecar %d: reopens the channel: %s", s->index, a->text);
+        oracle_reopens(w, s, queue, a->text);
         sidecar_reopen(w, s, queue);
         break;
     case ACTION_ASK_DEPTH:

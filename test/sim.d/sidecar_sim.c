@@ -9,6 +9,7 @@
 
 #include "onceward/base/mem.h"
 #include "onceward/core/backoff.h"
+#include "onceward/core/handover.h"
 #include "onceward/core/message.h"
 
 #include <stdio.h>
@@ -19,6 +20,7 @@ enum {
     DIAL_FIRST_MS = 100,
     DIAL_LAST_MS = 5000,
     PRESENCE_US = 5000000,
+    HURRY_US = 1000000,
     GONE_US = 10000000,
     CONNECT_US = 3000
 };
@@ -135,6 +137,7 @@ static void broker_is_lost(struct world *w, void *object, uint64_t life, uint64_
     s->broker_state = SIM_LINK_DOWN;
     for (int i = 0; i < w->plan->n_queues; i++) {
         s->queues[i].channel = NULL;
+        s->queues[i].handover.n_lost++;
         queue_channel_lost(&s->queues[i].core, world_ms(w), 0, "connection lost");
     }
     world_at(w, w->now_us + dial_wait_us(s, 1), dial_broker, s, s->life, 0);
@@ -213,6 +216,7 @@ void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue)
     TRACE(w, "sidecar %d: the channel of queue %d is closed", s->index, queue);
     broker_channel_ends(w, q->channel);
     q->channel = NULL;
+    q->handover.n_lost++;
     queue_channel_lost(&q->core, world_ms(w), 406, "the broker closed the channel");
     world_at(w, w->now_us + CONNECT_US, channel_reopens, s, s->life, (uint64_t)queue);
     told(w, s);
@@ -243,6 +247,33 @@ static void presence_tick(struct world *w, void *object, uint64_t life, uint64_t
     if (w->now_us >= s->frozen_until_us)
         shell_ask_presence(w, s);
     world_at(w, w->now_us + PRESENCE_US, presence_tick, s, life, 0);
+}
+
+static void presence_hurries(struct world *w, void *object, uint64_t life, uint64_t unused)
+{
+    struct sidecar *s = object;
+
+    (void)unused;
+    if (!s->alive || s->life != life)
+        return;
+    s->hurries = false;
+    if (w->now_us >= s->frozen_until_us)
+        shell_ask_presence(w, s);
+}
+
+static void hurry(struct world *w, struct sidecar *s)
+{
+    if (!s->hurries)
+        world_at(w, w->now_us + HURRY_US, presence_hurries, s, s->life, 0);
+    s->hurries = true;
+}
+
+/* Instances have other names in each run. */
+static uint64_t instance_hash(const struct world *w, int index)
+{
+    uint64_t name = w->plan->seed * SIDECARS_MAX + (uint64_t)index;
+
+    return handover_hash(&name, sizeof(name));
 }
 
 void sidecar_create(struct world *w, int index)
@@ -282,7 +313,7 @@ void sidecar_start(struct world *w, struct sidecar *s)
     promises_started(w, s);
     rules_of_application(w, &rules);
     s->alive = true;
-    s->draining = s->drained = false;
+    s->draining = s->drained = s->hurries = false;
     s->number++;
     s->turn_us = INT64_MAX;
     s->n_dials = s->n_base_dials = 0;
@@ -297,6 +328,7 @@ void sidecar_start(struct world *w, struct sidecar *s)
         queue_init(&q->core, &w->plan->queues[i].rules, &s->application, &s->database, (uint64_t)i + 1,
                    random_next(&s->random), now_ms);
         q->core.returns.configured = w->plan->queues[i].rules.delivery_limit;
+        handover_init(&q->core, instance_hash(w, s->index), (uint64_t)i);
     }
     dial_base(w, s, s->life, 0);
     dial_broker(w, s, s->life, 0);
@@ -427,9 +459,11 @@ static void hears_arrives(struct world *w, void *object, uint64_t what, uint64_t
     }
     struct queue *q = &s->queues[c->queue].core;
 
-    if (what == HEARS_CONSUMING)
+    if (what == HEARS_CONSUMING) {
         queue_consuming(q, world_ms(w), (uint32_t)n);
-    else if (what == HEARS_STOPPED)
+        if (q->rules.ordered)
+            hurry(w, s);
+    } else if (what == HEARS_STOPPED)
         queue_stopped(q, world_ms(w), (uint32_t)n);
     else
         queue_depth(q, world_ms(w), (int64_t)n, false);
@@ -623,6 +657,47 @@ void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, in
     told(w, s);
 }
 
+/* The subscriptions of the others to the ordered queues, which are partitions of one consumer. */
+static void tell_subscriptions(struct world *w, struct sidecar *s, const struct presence_row *rows)
+{
+    struct queue *partitions[QUEUES_MAX];
+    struct handover_peer peers[SIDECARS_MAX * QUEUES_MAX];
+    size_t n = 0, n_peers = 0;
+    unsigned members = 0;
+
+    for (int k = 0; k < w->plan->n_queues; k++) {
+        struct queue *q = &s->queues[k].core;
+
+        if (!q->rules.ordered)
+            continue;
+        members |= q->consumer.state == CONSUMER_ACTIVE && !q->drain ? 1u << s->index : 0;
+        for (int i = 0; i < w->plan->n_sidecars; i++) {
+            const struct presence_queue *p = &rows[i].queues[k];
+
+            if (i == s->index || !rows[i].exists || w->now_us - rows[i].seen_us >= GONE_US ||
+                !p->is_subscribed)
+                continue;
+            members |= 1u << i;
+            if (p->priority > q->handover.priority)
+                s->queues[k].handover.outranked_us = w->now_us;
+            peers[n_peers++] = (struct handover_peer){.who = instance_hash(w, i),
+                                                      .partition = n,
+                                                      .priority = p->priority,
+                                                      .may_consume = p->may_consume,
+                                                      .is_active = p->is_active};
+        }
+        partitions[n++] = q;
+    }
+    for (int k = 0; k < w->plan->n_queues; k++) {
+        struct handover_counts *known = &s->queues[k].handover;
+
+        known->n_changes += !known->n_changes || members != known->members;
+        known->members = members;
+    }
+    if (n && handover_presence(partitions, n, world_ms(w), peers, n_peers))
+        hurry(w, s);
+}
+
 void sidecar_presence(struct world *w, struct sidecar *s, const struct presence_row *rows)
 {
     for (int i = 0; i < w->plan->n_sidecars; i++) {
@@ -642,11 +717,13 @@ void sidecar_presence(struct world *w, struct sidecar *s, const struct presence_
 
         for (int i = 0; i < w->plan->n_sidecars; i++)
             n += i != s->index && s->others[i].known && w->now_us - s->others[i].seen_us < GONE_US &&
-                 rows[i].consuming[q];
+                 rows[i].queues[q].may_consume;
         if (n)
             s->queues[q].others_us = w->now_us;
-        queue_presence(&s->queues[q].core, world_ms(w), n);
+        if (!s->queues[q].core.rules.ordered)
+            queue_presence(&s->queues[q].core, world_ms(w), n);
     }
+    tell_subscriptions(w, s, rows);
     operator_tells(w, s);
     told(w, s);
 }

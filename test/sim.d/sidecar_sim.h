@@ -27,8 +27,15 @@ struct sidecar_queue {
     struct channel *channel;      /* the present one; NULL: none */
     struct channel *channels[64]; /* the latest of this start, as a ring */
     size_t n_channels;
-    int64_t others_us; /* when another sidecar last consumed it */
-    bool retry_known;  /* the number of the operator's latest retry: */
+    int64_t others_us;       /* when another sidecar last consumed it */
+    struct handover_counts { /* of an ordered queue, in this start */
+        unsigned members;    /* a bit for each sidecar that was subscribed to it at the latest report */
+        int n_changes, n_lost, n_taken, n_yielded; /* changes of the members, channels lost unplanned, … */
+        int yielded_change;                        /* n_changes when it last yielded */
+        /* When it last yielded, another one last reported a higher priority, and its prefetch was last used up. */
+        int64_t yielded_us, outranked_us, full_us;
+    } handover;
+    bool retry_known; /* the number of the operator's latest retry: */
     uint64_t retry_number;
 };
 
@@ -72,6 +79,7 @@ struct sidecar {
     struct link_sim *link;
     struct base_link *base;
     int n_dials, n_base_dials;
+    bool hurries;                 /* asks for presence within a second */
     uint32_t n_losses;            /* losses of the database connection, as the core counts them */
     struct batch *out[N_BATCHES]; /* in flight */
     struct batch *filling[N_BATCHES];

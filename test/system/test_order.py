@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import threading
+import time
 
 import pika
 import pytest
@@ -425,19 +426,21 @@ def test_a_key_in_two_partitions_is_an_error(bed):
 
 
 def test_replicas_that_both_receive_messages_pause(bed):
-    """The user may not read the queue's arguments, so a missing single active consumer is seen by its effect alone."""
+    """The user may not read the queue's arguments, so a missing single active consumer is seen by its effect alone: messages beyond the
+    prefetch of the replica with the higher priority go to the other one."""
     Ordered(bed, arguments={"x-queue-type": "quorum"})
+    bed.app.handler = lambda request, reply: time.sleep(0.1) or bed.app.commit(request) and 200
     user = f"reader-{bed.name[-6:]}"
     bed.rabbitmq.rabbitmqctl("add_user", user, "secret")
     try:
         bed.rabbitmq.rabbitmqctl("set_permissions", user, "^$", ".*", ".*")
         top = {"broker": {"user": user, "password": "secret"}}
-        replicas = [bed.sidecar(top=top, name=f"s{i}", **ORDER) for i in range(2)]
+        replicas = [bed.sidecar(top=top, name=f"s{i}", forward={"concurrency": 1}, **ORDER) for i in range(2)]
         stop = threading.Event()
 
         def publish():
             number = 0
-            while not stop.wait(0.2):
+            while not stop.wait(0.01):
                 number += 1
                 bed.queue.publish(f"k{number}:1", headers={"account": f"k{number}"})
 

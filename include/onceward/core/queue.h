@@ -100,8 +100,13 @@ struct queue_share {
     struct key_seen
         *keys_seen; /* of ordered partitions, N_KEYS_SEEN; NULL: none yet. Owned by the queue of `own` */
     int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
-    bool knows_batches;          /* the application has echoed the count of a request */
-    int n_bad_answers;           /* to batches, in a row, that say nothing about the messages */
+    struct handover_members {    /* replicas that are subscribed to an ordered consumer */
+        uint64_t hash;
+        int64_t since_ms;
+        uint32_t n_changes;
+    } members;
+    bool knows_batches; /* the application has echoed the count of a request */
+    int n_bad_answers;  /* to batches, in a row, that say nothing about the messages */
     struct {
         int64_t n, told_ms; /* messages without a key since the latest log line of them; its time, 0: none */
     } unkeyed;
@@ -165,6 +170,19 @@ struct queue {
         struct order_peer peers[8];
         unsigned next_peer; /* the place to be used next when all are taken */
     } order;
+    struct handover {             /* of an ordered queue: which replica is active, see core/handover.h */
+        uint64_t self, partition; /* hashes of the instance and of the queue's name */
+        int64_t priority;         /* of the latest subscription */
+        int64_t others_highest;   /* of the present subscriptions of others; -1: none */
+        int64_t highest;          /* of others, that was ever reported */
+        bool is_owner, knows_others, other_is_active;
+        bool is_active;          /* deliveries arrive here, as far as is known */
+        bool takes;              /* its channel is closed for a subscription with a higher priority */
+        uint32_t change;         /* number of the latest change of the members */
+        uint32_t taken, yielded; /* the change after which it last did so; 0: none */
+        int64_t outranked_ms; /* since when another one has a higher priority, and nothing arrives; 0: none */
+        int64_t yielded_ms, told_ms; /* latest times; 0: never */
+    } handover;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
     int n_others; /* other instances that may consume this queue, according to presence; 0: none, or unknown */
@@ -365,9 +383,9 @@ enum action_kind {
     ACTION_ACK,     /* ack the tag, or with `multiple` all up to it */
     ACTION_REJECT,  /* requeue=false */
     ACTION_REQUEUE, /* nack, requeue=true */
-    ACTION_CONSUME, /* subscribe under `number`, with `n` as its prefetch */
-    ACTION_CANCEL,  /* cancel consumer `number` */
-    ACTION_REOPEN,  /* reopen the channel; `text` says why */
+    ACTION_CONSUME, /* subscribe under `number`, with `n` as its prefetch; of an ordered queue with `priority` */
+    ACTION_CANCEL, /* cancel consumer `number` */
+    ACTION_REOPEN, /* reopen the channel; `text` says why */
     ACTION_ASK_DEPTH,
     ACTION_ASK_HOLDER, /* find out which session locks the row of `ref` */
     ACTION_TELL,       /* write a log line */
@@ -393,7 +411,7 @@ struct action {
     bool multiple;
     uint64_t generation, tag;
     uint32_t number;
-    int64_t n;
+    int64_t n, priority;
     const char *text;
     struct note note;
 };

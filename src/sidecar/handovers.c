@@ -1,0 +1,73 @@
+/* Subscriptions of other replicas to ordered queues, which decide who is active: see core/handover.c. */
+#include "sidecar/sidecar.h"
+
+#include "onceward/base/mem.h"
+#include "onceward/core/handover.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void handovers_init(struct lane *l)
+{
+    struct slice instance = slice_of(l->sidecar->config->instance), queue = slice_of(l->config->queue);
+
+    if (l->core.rules.ordered)
+        handover_init(&l->core, handover_hash(instance.data, instance.len),
+                      handover_hash(queue.data, queue.len));
+}
+
+/* The lane of a peer's queue; SIZE_MAX: none. Peers have their queues in the same order, so the one behind the last is
+ * tried first. */
+static size_t partition_of(const struct lane *first, const struct inbox_peer *p, size_t last)
+{
+    size_t n = first->config->n_partitions;
+
+    for (size_t i = 1; i <= n; i++) {
+        size_t at = (last + i) % n;
+
+        if (!strcmp(first[at].config->queue, p->queue))
+            return at;
+    }
+    return SIZE_MAX;
+}
+
+/* true: the members of the consumer have just changed. */
+static bool tell(struct lane *first, const struct inbox_presence *p)
+{
+    size_t n = first->config->n_partitions, n_peers = 0, last = 0;
+    struct queue **partitions = mem_zalloc(n, sizeof(struct queue *));
+    struct handover_peer *peers = mem_zalloc(p->n_peers + 1, sizeof(*peers));
+    bool changed;
+
+    for (size_t i = 0; i < n; i++) {
+        partitions[i] = &first[i].core;
+        first[i].touched = true;
+    }
+    for (size_t i = 0; i < p->n_peers; i++) {
+        const struct inbox_peer *k = &p->peers[i];
+        size_t at = k->entry == first->config->entry ? partition_of(first, k, last) : SIZE_MAX;
+
+        if (at == SIZE_MAX)
+            continue;
+        last = at;
+        peers[n_peers++] = (struct handover_peer){.who = handover_hash(k->instance, strlen(k->instance)),
+                                                  .partition = at,
+                                                  .priority = k->priority,
+                                                  .may_consume = k->may_consume,
+                                                  .is_active = k->is_active};
+    }
+    changed = handover_presence(partitions, n, first->sidecar->now_ms, peers, n_peers);
+    free(partitions);
+    free(peers);
+    return changed;
+}
+
+bool handovers_tell(struct sidecar *s, const struct inbox_presence *p)
+{
+    bool changed = false;
+
+    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
+        if (s->lanes[i].core.rules.ordered)
+            changed |= tell(&s->lanes[i], p);
+    return changed;
+}
