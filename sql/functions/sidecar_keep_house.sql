@@ -4,7 +4,8 @@
 --   ends tokens that expired longer than p_late_ms ago without an answer and without a redelivery: failed, due at once. Nothing else
 --   would ever show them, for their message may not come again;
 --   replaces completed rows by entries of onceward.history (history_move), once they have been completed for p_compact_ms. NULL: never;
---   less than an hour counts as an hour, on which the claims' look at the clock relies;
+--   less than an hour counts as an hour, on which the claims' look at the clock relies. The consumer's row records, ahead of the moves, up
+--   to which time they came: an export tells from it whether rows of its period are missing;
 --   counts unfinished, the failed and waiting rows, and orphans, those of them that have been due for longer than p_late_ms.
 -- It stops as soon as p_budget_us are over, and answers where to go on; 0 after the end of the table. next_page is -1 and nothing was
 -- done when somebody else keeps house: come back after away_ms.
@@ -52,6 +53,7 @@ DECLARE
     c_moves  constant integer := 16;
     c_few    constant integer := 2;    -- pages, when there are rows to move: the rest of a piece is read again
     c_least  constant interval := '1 hour'; -- between a completion and its move: see sidecar_claim_many
+    c_ahead  constant interval := '1 minute'; -- by which compacted_to is recorded ahead, so that few calls write it
     c_said   constant interval := '1 hour'; -- how long a reported retention counts
     c_swept  constant text := 'token expired without an answer'; -- sidecar_settle_many recognises a swept row by it
     v_now    constant timestamptz := clock_timestamp();
@@ -67,6 +69,7 @@ DECLARE
     v_old    timestamptz;
     v_lease  record;
     v_number smallint;
+    v_to     timestamptz; -- recorded end of the rows that may have been moved
     v_least  smallint[]; -- by the consumer's number: the first day that is kept; NULL: the consumer is gone
     v_least0 smallint;   -- for consumers that are gone
     v_step   integer;
@@ -94,7 +97,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
     -- A lease that ends later than any possible one was written by a clock that was ahead.
-    SELECT c.keeper, c.kept_until, c.keeper_page, c.number, c.retention_ms, c.retention_at, c.history_day INTO v_lease
+    SELECT c.keeper, c.kept_until, c.keeper_page, c.number, c.retention_ms, c.retention_at, c.history_day, c.compacted_to INTO v_lease
     FROM onceward.consumer c WHERE c.consumer = p_consumer;
     v_known := FOUND;
     v_mine := coalesce(v_lease.keeper = p_instance AND v_lease.kept_until > v_now, false);
@@ -140,14 +143,16 @@ BEGIN
         v_page := 0;
     END IF;
     v_number := v_lease.number;
+    v_to := v_lease.compacted_to;
     IF p_compact_ms IS NOT NULL AND v_number IS NULL THEN
-        -- Numbers are never reused, since entries may outlive their consumer.
-        UPDATE onceward.consumer c SET number = nextval('onceward.consumer_number') WHERE c.consumer = p_consumer AND c.number IS NULL
-        RETURNING c.number INTO v_number;
-        IF NOT FOUND THEN -- another call has assigned one since it was read, or the consumer was removed
+        PERFORM FROM onceward.consumer c WHERE c.consumer = p_consumer AND c.number IS NULL FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN -- locked, or another call has assigned one since it was read, or the consumer was removed
             away_ms := 1000;
             RETURN;
         END IF;
+        -- Numbers are never reused, since entries may outlive their consumer.
+        v_number := nextval('onceward.consumer_number');
+        UPDATE onceward.consumer c SET number = v_number WHERE c.consumer = p_consumer;
     END IF;
     IF NOT v_mine OR v_lease.kept_until NOT BETWEEN v_now + c_lease / 2 AND v_now + c_lease THEN
         PERFORM FROM onceward.consumer c
@@ -207,6 +212,12 @@ BEGIN
             GET DIAGNOSTICS v_n = ROW_COUNT;
             purged := purged + v_n;
         END LOOP;
+        IF v_moves IS NOT NULL AND v_to >= v_young IS NOT TRUE THEN
+            PERFORM FROM onceward.consumer c WHERE c.consumer = p_consumer FOR UPDATE SKIP LOCKED;
+            EXIT walk WHEN NOT FOUND;
+            v_to := v_young + c_ahead;
+            UPDATE onceward.consumer c SET compacted_to = v_to WHERE c.consumer = p_consumer;
+        END IF;
         FOR v_at IN 1 .. coalesce(array_length(v_moves, 1), 0) BY c_moves LOOP
             EXIT walk WHEN v_at > 1 AND clock_timestamp() >= v_end;
             moved := moved + onceward.history_move(p_consumer, v_number, v_moves[v_at : v_at + c_moves - 1], v_young);

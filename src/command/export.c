@@ -35,7 +35,7 @@ static const char help[] =
     "  --output FILE      write to FILE. An interrupted export continues behind the last whole line when the same command is\n"
     "                     run again. The first line has the options, a last line of kind \"end\" says that the file is complete\n"
     "  --after POSITION   continue behind the line with this \"position\"\n"
-    "  --allow-compacted  exit with status 0 even if `compact_after` may have replaced rows of that time\n"
+    "  --allow-compacted  exit with status 0 even if history entries may have replaced rows of that time\n"
     "Tokens are left out. A body that is not text is written as body_base64url.\n";
 
 struct options {
@@ -45,7 +45,6 @@ struct options {
 
 struct export_run {
     const struct options *options;
-    const struct config *config;
     struct admin *admin;
     struct export_file file;
     struct message_filter filter;
@@ -297,50 +296,24 @@ static int refuse_ended(const struct export_run *e)
 
 /* --- compacted rows --- */
 
-/* The smallest compact_after of the exported consumers; 0: compaction is off for all. */
-static int64_t compact_ms(const struct export_run *e)
-{
-    int64_t least = 0;
-
-    for (size_t i = 0; i < e->config->n_queues; i++) {
-        const struct config_queue *q = &e->config->queues[i];
-
-        if (q->compact_ms && (!e->options->consumer || strcmp(q->consumer, e->options->consumer) == 0) &&
-            (!least || q->compact_ms < least))
-            least = q->compact_ms;
-    }
-    return least;
-}
-
-/* 1: rows of the requested time may have become history entries. -1: unknown. */
-static int is_compacted(struct export_run *e, struct fault *f)
-{
-    const struct options *o = e->options;
-    char ago[32], from[MESSAGE_TIME_SIZE];
-    int64_t ms = compact_ms(e);
-
-    if (!ms || (!o->rows && (o->letters || o->messages)))
-        return 0;
-    snprintf(ago, sizeof ago, "%" PRId64 "ms", ms);
-    if (admin_time(e->admin, ago, NULL, from, f))
-        return -1;
-    return strcmp(e->file.since, from) < 0;
-}
-
-/* The exit status of an otherwise complete export. */
+/* The exit status of an otherwise complete export. The database records up to which time it has replaced rows:
+ * the configuration may have had another compact_after then, and another replica may have one now. */
 static int tell_compacted(struct export_run *e)
 {
+    const struct options *o = e->options;
+    char upto[MESSAGE_TIME_SIZE];
     struct fault f = {0};
-    int compacted = is_compacted(e, &f);
 
-    if (compacted < 0)
-        return command_fail(&f);
-    if (!compacted)
+    if (!o->rows && (o->letters || o->messages))
         return STATUS_DONE;
-    fputs("Rows that were completed longer than compact_after ago are missing: entries of the history have "
-          "replaced them.\n",
-          stderr);
-    if (e->options->allow_compacted)
+    if (admin_compacted_to(e->admin, o->consumer, upto, &f))
+        return command_fail(&f);
+    if (strcmp(e->file.since, upto) >= 0)
+        return STATUS_DONE;
+    fprintf(stderr,
+            "Rows that were completed before %s may be missing: entries of the history have replaced them.\n",
+            upto);
+    if (o->allow_compacted)
         return STATUS_DONE;
     fputs(
         "Export more often, each time with --since at the end of the previous export, or accept the gap with "
@@ -372,7 +345,6 @@ static int export_run(const struct options *o, struct export_run *e)
 
     if (status)
         return status;
-    e->config = c;
     asked_write(&asked, o);
     if (admin_check_schema(e->admin, &e->fault) ||
         export_file_open(&e->file, o->output, buf_slice(&asked), &e->fault) ||

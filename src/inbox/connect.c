@@ -570,7 +570,7 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         "  '{message_type,content_header}'),"
         " ('onceward.replay', '{name,what,received_at,seq,n,began_at,moved_at}', '{}'),"
         " ('onceward.consumer', '{consumer,broker,vhost,queue,first_used_at,keeper_page}',"
-        "  '{keeper,kept_until,number,retention_ms,retention_at,history_day}'),"
+        "  '{keeper,kept_until,number,retention_ms,retention_at,history_day,compacted_to}'),"
         " ('onceward.history', '{hash,print,consumer,day}', '{}'),"
         " ('onceward.outbox', '{only_one,lease}', '{broker,vhost,first_used_at,holder,number,held_until}'),"
         " ('onceward.outbox_0', '{xid,seq,published_at,exchange,routing_key,message_id,body}',"

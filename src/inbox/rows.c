@@ -3,6 +3,7 @@
 
 #include "inbox/session.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { PAGE = 200 };
@@ -63,4 +64,18 @@ int admin_rows_each(struct admin *a, const struct row_filter *filter,
     }
     PQclear(page);
     return answer;
+}
+
+int admin_compacted_to(struct admin *a, const char *consumer, char ret[MESSAGE_TIME_SIZE], struct fault *f)
+{
+    PGresult *r;
+
+    if (session_once(a,
+                     "SELECT " TIME_TEXT("max(c.compacted_to)") " FROM onceward.consumer c"
+                     " WHERE $1::text IS NULL OR c.consumer = $1::text",
+                     1, &consumer, &r, f))
+        return -1;
+    snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0) ? field_text(r, 0, 0) : "");
+    PQclear(r);
+    return 0;
 }

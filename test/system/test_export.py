@@ -299,12 +299,12 @@ def test_a_login_that_only_reads_is_enough(bed, idle):
         bed.postgres.query(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_rows_that_may_be_compacted_are_a_failure_unless_they_are_allowed(bed, idle):
-    """compact_after is 2 hours."""
-    with open(idle.config_path, "w") as f:
-        json.dump(bed.config(retention="30d", compact_after="2h"), f)
+def test_an_export_of_compacted_rows_fails_unless_they_are_allowed(bed, idle):
+    """The configuration has no compact_after any more: the database knows what was moved."""
     fill(bed)
     here = ("--consumer", bed.queue.name)
+    assert "have replaced them" not in export(idle, *here)[1]
+    bed.rows("UPDATE onceward.consumer SET compacted_to = now() - interval '2 hours' WHERE consumer = %s", bed.queue.name)
     for arguments in ((), ("--rows",), ("--rows", "--since", "3h")):
         lines, said = export(idle, *here, *arguments, status=1)
         assert len(lines) >= 3 and "have replaced them" in said and "--allow-compacted" in said
@@ -313,3 +313,18 @@ def test_rows_that_may_be_compacted_are_a_failure_unless_they_are_allowed(bed, i
     for arguments in (("--since", "1h"), ("--letters",), ("--messages",)):
         assert "have replaced them" not in export(idle, *here, *arguments)[1]
     assert "have replaced them" not in export(idle, "--consumer", "another")[1]
+    assert "have replaced them" in export(idle, status=1)[1]
+
+
+def test_an_export_after_compaction_was_switched_off(bed):
+    sidecar = bed.sidecar(retention="30d", compact_after="2h")
+    bed.queue.publish("m1")
+    bed.wait_for_status("m1", "completed")
+    bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - interval '3 hours', received_at = received_at - interval '3 hours'"
+             " WHERE consumer = %s", bed.queue.name)
+    wait_until(lambda: bed.row("m1") is None, "the row is moved", 60)
+    assert sidecar.term() == 0
+    off = bed.sidecar()
+    lines, said = export(off, "--rows", "--since", "5d", "--consumer", bed.queue.name, status=1)
+    assert not lines and "may be missing" in said
+    assert "missing" not in export(off, "--rows", "--since", "110m", "--consumer", bed.queue.name)[1]

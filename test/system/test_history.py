@@ -9,7 +9,6 @@ import os
 import re
 import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 
 import psycopg2
 import pytest
@@ -288,6 +287,39 @@ def test_a_clock_that_was_set_back_during_a_claim_repeats_it(pg, inbox):
         put_back()
 
 
+def compacted_to(inbox):
+    """In ms from now; NULL: None."""
+    value, = inbox.query("SELECT (1000 * extract(epoch FROM compacted_to - clock_timestamp()))::bigint AS ms FROM onceward.consumer"
+                         " WHERE consumer = %s", inbox.consumer)
+    return value.ms
+
+
+def test_the_time_up_to_which_rows_were_moved_is_recorded(pg, inbox, app):
+    complete(inbox, app, "old", ago=5 * DAY)
+    complete(inbox, app, "young", ago=HOUR)
+    assert move(inbox, compact=MONTH) == 0 and compacted_to(inbox) is None
+    assert move(inbox, compact=DAY) == 1 and abs(compacted_to(inbox) + DAY) < 120_000
+    complete(inbox, app, "other")
+    assert move(inbox, compact=HOUR) == 2 and abs(compacted_to(inbox) + HOUR) < 120_000
+    recorded = compacted_to(inbox)
+    complete(inbox, app, "late", ago=5 * DAY)
+    assert move(inbox, compact=DAY) == 1 and abs(compacted_to(inbox) - recorded) < 60_000  # it never goes back
+
+
+def test_what_cannot_be_recorded_is_not_moved(pg, inbox, app):
+    complete(inbox, app, "m1")
+    number(inbox)
+    owner = pg.connect(autocommit=False)
+    with owner.cursor() as cursor:
+        cursor.execute("SELECT FROM onceward.consumer FOR UPDATE")
+        try:
+            assert inbox.housekeep(retention=MONTH, compact=HOUR).moved == 0
+        finally:
+            owner.rollback()
+            owner.close()
+    assert move(inbox) == 1
+
+
 def test_a_row_that_is_locked_is_not_moved(pg, inbox, app):
     complete(inbox, app, "m1")
     owner = pg.connect(autocommit=False)
@@ -422,15 +454,13 @@ def test_a_number_is_never_given_out_again(pg, sessions):
 
 
 def test_two_keepers_give_a_consumer_one_number(pg, sessions):
-    """The second one has read that there is none, and waits for the first one's transaction."""
+    """The second one has read that there is none, and does not wait for the first one's transaction."""
     keeper, first = sessions(Inbox, consumer="twice"), sessions(Inbox)
     first.begin()
     first.query("UPDATE onceward.consumer SET number = 30000 WHERE consumer = 'twice'")
-    with ThreadPoolExecutor(1) as second:
-        done = second.submit(keeper.housekeep, compact=HOUR)
-        wait_until(lambda: pg.query("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", (keeper.pid,))[0][0], "it waits")
-        first.commit()
-        assert done.result(timeout=10).next_page == -1
+    assert keeper.housekeep(compact=HOUR)[:7] == (0, 0, 0, 0, -1, 0, 1000)
+    first.commit()
+    assert keeper.housekeep(compact=HOUR).away_ms == 0
     assert pg.query("SELECT number FROM onceward.consumer WHERE consumer = 'twice'") == [(30000,)]
 
 

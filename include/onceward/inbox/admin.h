@@ -268,6 +268,10 @@ struct message_count {
 int admin_time(struct admin *a, const char *text, const char *from, char ret[MESSAGE_TIME_SIZE],
                struct fault *f);
 
+/* The time before which completed rows may have been replaced by history entries: the latest one of all
+ * consumers, or that of one; empty: none were. */
+int admin_compacted_to(struct admin *a, const char *consumer, char ret[MESSAGE_TIME_SIZE], struct fault *f);
+
 /* Returns the present time once every message that arrived before it is committed; waits for that, at most a
  * minute. */
 int admin_messages_horizon(struct admin *a, char ret[MESSAGE_TIME_SIZE], struct fault *f);
