@@ -114,7 +114,7 @@ BEGIN
                    'fingerprint', encode(i.fingerprint, 'hex'),
                    -- Only 4 bytes of an entry are known. A claim with zeros behind them is answered like the first
                    -- body.
-                   'first_fingerprint', coalesce(encode(r.fingerprint, 'hex'), rpad(lpad(to_hex(moved.print), 8, '0'), 32, '0')),
+                   'first_fingerprint', coalesce(encode(r.fingerprint, 'hex'), lpad(to_hex(moved.print), 8, '0')),
                    'first_status', coalesce(r.status, 'completed'), 'first_received_at', r.received_at,
                    'first_completed_at', coalesce(r.completed_at, (date '2000-01-01' + moved.day)::timestamp AT TIME ZONE 'UTC'))::text END
     FROM unnest(p_queues, p_ids, p_fingerprints) WITH ORDINALITY i (queue, id, fingerprint, ord)

@@ -156,6 +156,15 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
         return life_dead_letter(q, now_ms, d, DEAD_ATTEMPTS, false);
 }
 
+/* Was the first body completed? Of an entry of the history, which always was, only a part of the fingerprint is
+ * known, so it cannot be adopted. */
+static bool first_is_completed(struct slice detail)
+{
+    static const char text[] = "\"first_status\" : \"completed\"";
+
+    return detail.len && memmem(detail.data, detail.len, text, sizeof(text) - 1);
+}
+
 /* With on_body_mismatch: duplicate this copy stands for the first body: takes its fingerprint from the
  * answer's JSON. */
 static bool adopt_fingerprint(struct delivery *d, struct slice detail)
@@ -178,6 +187,9 @@ static struct step row_mismatch(struct queue *q, int64_t now_ms, struct delivery
 {
     char text[1024];
 
+    if (q->rules.mismatch_is_duplicate && first_is_completed(r->detail)) {
+        return row_completed(q, now_ms, d);
+    }
     if (q->rules.mismatch_is_duplicate && adopt_fingerprint(d, r->detail)) {
         return row_again(now_ms, d);
     }

@@ -70,10 +70,11 @@ int admin_compacted_to(struct admin *a, const char *consumer, char ret[MESSAGE_T
 {
     PGresult *r;
 
-    if (session_once(a,
-                     "SELECT " TIME_TEXT("max(c.compacted_to)") " FROM onceward.consumer c"
-                     " WHERE $1::text IS NULL OR c.consumer = $1::text",
-                     1, &consumer, &r, f))
+    if (session_once(
+            a,
+            "SELECT " TIME_TEXT("max(c.compacted_to)") " FROM onceward.consumer c"
+                                                       " WHERE $1::text IS NULL OR c.consumer = $1::text",
+            1, &consumer, &r, f))
         return -1;
     snprintf(ret, MESSAGE_TIME_SIZE, "%s", field_text(r, 0, 0) ? field_text(r, 0, 0) : "");
     PQclear(r);

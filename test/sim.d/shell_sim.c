@@ -182,7 +182,8 @@ static void send_batches(struct world *w, struct sidecar *s)
 
 void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item, int64_t now_ms)
 {
-    char mismatch[80] = "{\"first_fingerprint\" : \"07070707070707070707070707070707\"}";
+    char mismatch[120] =
+        "{\"first_fingerprint\" : \"07070707070707070707070707070707\", \"first_status\" : \"";
     const struct inbox_reply *reply = &item->reply;
     struct row r = {.op = item->op,
                     .answer = reply->answer,
@@ -201,6 +202,7 @@ void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item
     if (r.answer == ROW_MISMATCH) {
         for (char *at = strchr(mismatch, '7'); at && *at == '7'; at += 2)
             *at = (char)('7' + reply->body);
+        strcat(mismatch, item->truth->row.status == INBOX_COMPLETED ? "completed\"}" : "failed\"}");
         r.detail = slice_of(mismatch);
     } else if (item->sqlstate)
         r.detail = SLICE("the simulated database refuses it");
