@@ -2,6 +2,8 @@
 deploy/dashboards. From the schema of the configuration: that of the chart's values. From deploy/alerts: deploy/kubernetes/monitoring/rules.yaml.
 From the configuration of the payments example: those of the examples that differ from it in a URL.
 
+Helm's library repeats the component, and only Helm renders it. So --check also compares their lines.
+
     generate.py [--check]      --check: changes nothing; status 1 when a file is not what this makes"""
 
 import argparse
@@ -310,6 +312,32 @@ def example_configuration(name):
     return text
 
 
+# The chart's library repeats the component's lines; values of the chart stand in others.
+
+REPEATED = {"kubernetes/component/sidecar.yaml": "initContainers:", "kubernetes/migrate/migrate.yaml": "spec:", "kubernetes/component/ready.yaml": "- {op"}
+OF_VALUES = ("image: ", "resources: ", "{name: DATABASE_USER", "configMap: ", "secret: ", "{op: add")
+
+
+def significant(text):
+    """The lines without comments and indentation; neither a list's own mark nor a line that only opens a level."""
+    for line in text.split("\n"):
+        line = re.sub(r"(^|\s)#.*", "", line).strip().removeprefix("- ")
+        if line and not line.endswith(":"):
+            yield line
+
+
+def not_in_the_chart():
+    """Lines of the component that the library does not have."""
+    with open(os.path.join(DEPLOY, "helm/onceward/templates/_onceward.tpl")) as f:
+        known = set(significant(f.read()))
+    for path, first in REPEATED.items():
+        with open(os.path.join(DEPLOY, path)) as f:
+            text = f.read()
+        text = text[text.index(first):].replace("value: {exec: {command: [/usr/bin/onceward, health, --consuming]},\n    periodSeconds: 2, timeoutSeconds: 5}}",
+                                                "\nreadinessProbe: {exec: {command: [/usr/bin/onceward, health, --consuming]}, periodSeconds: 2, timeoutSeconds: 5}")
+        yield from (f"{path}: {line}" for line in significant(text) if line not in known and not line.startswith(OF_VALUES))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true")
@@ -328,6 +356,10 @@ def main():
         else:
             with open(full, "w") as f:
                 f.write(text)
+    if options.check:
+        for line in not_in_the_chart():
+            print(f"deploy/{line}: deploy/helm/onceward/templates/_onceward.tpl has no such line", file=sys.stderr)
+            status = 1
     return status
 
 

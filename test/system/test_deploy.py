@@ -685,6 +685,24 @@ def test_the_chart_renders_to_what_the_component_adds(charted):
         assert pod == wanted, thing["kind"]
 
 
+@pytest.mark.parametrize("file, before, after", [("sidecar.yaml", "failureThreshold: 6", "failureThreshold: 7"), ("sidecar.yaml", "runAsUser: 65532", "runAsUser: 1"),
+                                                 ("ready.yaml", "--consuming", "--ready"), ("../migrate/migrate.yaml", "backoffLimit: 10", "backoffLimit: 3")])
+def test_a_component_that_the_chart_does_not_repeat_is_found_without_helm(file, before, after, tmp_path):
+    for name in "deploy", "include/onceward/core", "conf":
+        shutil.copytree(os.path.join(DEPLOY, "..", name), tmp_path / name)
+    path = tmp_path / "deploy/kubernetes/component" / file
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    done = subprocess.run(["/usr/bin/python3", str(tmp_path / "deploy/generate.py"), "--check"], stderr=subprocess.PIPE)
+    assert done.returncode == 1 and b"_onceward.tpl has no such line" in done.stderr, done.stderr
+
+
+def test_the_migration_of_the_chart_can_be_run_elsewhere(charted):
+    status, things, errors = charted("--set", "migrate=false")
+    assert status == 0 and "Job" not in {t["kind"] for t in things}, errors
+
+
 def test_the_chart_refuses_a_cluster_without_native_sidecars(charted):
     status, _, errors = charted(version="1.27.0")
     assert status != 0 and "kubeVersion" in errors
