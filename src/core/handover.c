@@ -318,10 +318,20 @@ static bool keeps_another_waiting(const struct queue *q, int64_t now_ms)
            !order_is_stopping(q) && !q->drain;
 }
 
+static void tell_standby(struct queue *q)
+{
+    bool is_standby = handover_is_standby(q);
+
+    if (is_standby && !q->handover.is_told)
+        note_text(notes_tell(q, EVENT_STANDBY, NULL), "another replica is active");
+    q->handover.is_told = is_standby;
+}
+
 void handover_step(struct queue *q, int64_t now_ms)
 {
     struct handover *h = &q->handover;
 
+    tell_standby(q);
     if (!keeps_another_waiting(q, now_ms))
         return;
     if (!h->told_ms || now_ms - h->told_ms >= q->rules.stats_interval_ms) {

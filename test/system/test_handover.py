@@ -39,6 +39,7 @@ def test_the_first_subscriber_stays_active_on_older_brokers(partitions, bed):
     second.wait_for("consuming", n=N)
     wait_until(lambda: states(bed, partitions.instances[second.name]) == {"standby": N}, "the second knows that it is a standby")
     wait_until(lambda: second.find("stats", partitions_active=0), "the stats line has it, too")
+    second.wait_for("standby", n=N)
     hold_true(lambda: partitions.counts([first, second]) == [N, 0], "the first stays active", 3)
     assert not first.find("returned") and not second.find("stuck")
     assert states(bed, partitions.instances[first.name]) == {"consuming": N}

@@ -460,6 +460,8 @@ static void test_a_standby_is_shown_as_one_and_is_not_stuck(void **state)
         assert_true(queue_state(&w->q[i]) == QUEUE_STANDBY);
         assert_true(handover_is_standby(&w->q[i]));
     }
+    run(w, 5000);
+    assert_int_equal(w->n[EVENT_STANDBY], 2);
     deliver(w, 0);
     assert_true(queue_state(&w->q[0]) == QUEUE_CONSUMING); /* until all is acked, when the broker switches */
     run(w, 1000);
