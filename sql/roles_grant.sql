@@ -12,7 +12,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.inbox, onceward.dead_letter, on
     TO onceward_sidecar;
 GRANT SELECT, UPDATE ON onceward.letter_lock, onceward.horizon TO onceward_sidecar;
 GRANT SELECT, INSERT, DELETE ON onceward.history TO onceward_sidecar;
-GRANT SELECT, INSERT ON onceward.message TO onceward_sidecar;
+GRANT SELECT, INSERT ON onceward.message, onceward.history_begun TO onceward_sidecar;
 GRANT USAGE ON SEQUENCE onceward.message_seq, onceward.consumer_number TO onceward_sidecar;
 GRANT SELECT ON onceward.message_retention TO onceward_sidecar;
 GRANT SELECT, INSERT, UPDATE, DELETE ON onceward.replay TO onceward_sidecar;

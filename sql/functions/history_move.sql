@@ -7,6 +7,8 @@
 -- completed. The row, including its age, is checked again after it is locked, since the row found may have been
 -- purged and another one written in its place.
 --
+-- The first entry comes with a row of history_begun, in the same transaction: without it claims look for no entry.
+--
 -- Locks: the rows, SKIP LOCKED: it never waits. Rows: one per tid. It may commit asynchronously: a crash restores
 -- the row and removes the entry.
 -- Repeating it: moved rows are no longer at their tids.
@@ -19,6 +21,9 @@ AS $$
 DECLARE
     v_n bigint;
 BEGIN
+    IF NOT EXISTS (SELECT FROM onceward.history_begun) THEN
+        INSERT INTO onceward.history_begun DEFAULT VALUES;
+    END IF;
     WITH taken AS MATERIALIZED (
         SELECT r.ctid AS tid, r.token FROM onceward.inbox r
         WHERE r.ctid = ANY (p_tids) AND r.consumer || '' = p_consumer AND r.status = 'completed' AND r.completed_at <= p_until

@@ -78,13 +78,13 @@ BEGIN
         SELECT true AS yes FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
     -- The entry is looked for in this statement, since only one snapshot is sure to have the row or the entry. The
-    -- size is read once per statement: an empty history costs nothing. EXISTS would scan the table, whose only
-    -- index is that of the hash.
+    -- table history_begun is read once per statement: an empty history costs nothing. Every snapshot with an entry
+    -- has its row, too.
     LEFT JOIN LATERAL (
         SELECT true AS yes
         FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
         JOIN onceward.history h ON h.hash = k.hash
-        WHERE there.yes IS NULL AND (SELECT pg_relation_size('onceward.history') > 0)
+        WHERE there.yes IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
         LIMIT 1) moved ON true
     WHERE there.yes IS NULL AND moved.yes IS NULL
     -- only this conflict: a violation of a user's own unique index must be reported
@@ -214,7 +214,7 @@ BEGIN
         SELECT h.print, h.day
         FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
         JOIN onceward.history h ON h.hash = k.hash
-        WHERE r.status IS NULL AND (SELECT pg_relation_size('onceward.history') > 0)
+        WHERE r.status IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
         LIMIT 1) moved ON true
     CROSS JOIN LATERAL (
         SELECT CASE

@@ -40,6 +40,11 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
+    -- history_move has done this, except where someone restored the entries alone.
+    IF pg_relation_size('onceward.history') > 0 AND NOT EXISTS (SELECT FROM onceward.history_begun) THEN
+        INSERT INTO onceward.history_begun DEFAULT VALUES;
+    END IF;
+
     INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue)
     SELECT i.consumer, i.broker, i.vhost, i.queue
     FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues) i (consumer, broker, vhost, queue)

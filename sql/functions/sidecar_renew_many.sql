@@ -61,7 +61,7 @@ BEGIN
         SELECT true AS yes
         FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
         JOIN onceward.history h ON h.hash = k.hash
-        WHERE there.yes IS NULL AND (SELECT pg_relation_size('onceward.history') > 0)
+        WHERE there.yes IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
         LIMIT 1) moved ON true
     WHERE there.yes IS NULL AND moved.yes IS NULL
     ON CONFLICT (consumer, message_id) DO NOTHING;
@@ -112,8 +112,7 @@ BEGIN
                WHEN 'held' THEN r.claimed_by
                WHEN 'mismatch' THEN json_build_object(
                    'fingerprint', encode(i.fingerprint, 'hex'),
-                   -- Only 4 bytes of an entry are known. A claim with zeros behind them is answered like the first
-                   -- body.
+                   -- Only 4 bytes of an entry are known.
                    'first_fingerprint', coalesce(encode(r.fingerprint, 'hex'), lpad(to_hex(moved.print), 8, '0')),
                    'first_status', coalesce(r.status, 'completed'), 'first_received_at', r.received_at,
                    'first_completed_at', coalesce(r.completed_at, (date '2000-01-01' + moved.day)::timestamp AT TIME ZONE 'UTC'))::text END
@@ -127,7 +126,7 @@ BEGIN
         SELECT h.print, h.day
         FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
         JOIN onceward.history h ON h.hash = k.hash
-        WHERE r.status IS NULL AND (SELECT pg_relation_size('onceward.history') > 0)
+        WHERE r.status IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
         LIMIT 1) moved ON true
     CROSS JOIN LATERAL (
         SELECT CASE

@@ -94,7 +94,7 @@ WITH ours AS MATERIALIZED (
     UNION ALL
     SELECT 'code', 5, format('onceward.%s is no ordinary table', t.relname), 'find out who made it, and restore the schema'
     FROM tables t
-    WHERE t.relkind <> 'r' AND t.relname IN ('inbox', 'history', 'dead_letter', 'consumer', 'schema_version', 'control', 'replica', 'message_retention',
+    WHERE t.relkind <> 'r' AND t.relname IN ('inbox', 'history', 'history_begun', 'dead_letter', 'consumer', 'schema_version', 'control', 'replica', 'message_retention',
                                              'replay', 'horizon', 'letter_lock', 'outbox', 'outbox_0', 'outbox_1', 'outbox_2', 'outbox_position',
                                              'outbox_life', 'outbox_parked')
        OR t.relkind <> 'p' AND t.relname = 'message'

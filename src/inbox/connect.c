@@ -572,6 +572,7 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         " ('onceward.consumer', '{consumer,broker,vhost,queue,first_used_at,keeper_page}',"
         "  '{keeper,kept_until,number,retention_ms,retention_at,history_day,compacted_to}'),"
         " ('onceward.history', '{hash,print,consumer,day}', '{}'),"
+        " ('onceward.history_begun', '{}', '{}'),"
         " ('onceward.outbox', '{only_one,lease}', '{broker,vhost,first_used_at,holder,number,held_until}'),"
         " ('onceward.outbox_0', '{xid,seq,published_at,exchange,routing_key,message_id,body}',"
         "  '{type,headers,properties}'),"

@@ -33,7 +33,7 @@ def pg(raw_postgres):
 @pytest.fixture(autouse=True)
 def empty(pg):
     """The expiry of the history is the work of one keeper for all consumers: no test has others beside its own."""
-    pg.query("TRUNCATE onceward.history; DELETE FROM onceward.inbox; DELETE FROM onceward.dead_letter; DELETE FROM onceward.consumer")
+    pg.query("TRUNCATE onceward.history, onceward.history_begun; DELETE FROM onceward.inbox; DELETE FROM onceward.dead_letter; DELETE FROM onceward.consumer")
 
 
 @pytest.fixture
@@ -356,8 +356,9 @@ def walk_moves(inbox):
 
 
 def number(inbox):
-    """A consumer gets its number by its first walk that compacts."""
+    """A consumer gets its number by its first walk that compacts. Entries that a test makes need the mark, too."""
     walk(inbox)
+    inbox.query("INSERT INTO onceward.history_begun DEFAULT VALUES")
 
 
 def test_entries_expire_by_the_day(pg, inbox):
@@ -634,6 +635,42 @@ def test_a_letter_that_is_redriven_under_an_id_that_was_moved_is_done(inbox, app
     assert redrive(inbox, letter, "m2") == "completed" and not inbox.letters()
 
 
+# --- the mark that there are entries ---
+
+def marks(pg):
+    return pg.query("SELECT count(*) FROM onceward.history_begun")[0][0]
+
+
+def test_the_first_move_leaves_a_mark_in_its_transaction(pg, sessions, inbox, app):
+    complete(inbox, app, "m1", "m2")
+    assert move(inbox, compact=DAY) == 0 and marks(pg) == 0
+    keeper = sessions(Inbox)
+    keeper.begin()
+    assert keeper.housekeep(retention=MONTH, compact=HOUR, budget_us=60_000_000).moved == 2
+    assert marks(pg) == 0 and answers(inbox.claim("m1", "m2")) == ["completed"] * 2
+    keeper.commit()
+    assert marks(pg) == 1 and answers(inbox.claim("m1", "m2")) == ["completed"] * 2
+    complete(inbox, app, "m3")
+    assert move(inbox) == 1 and marks(pg) == 1
+
+
+def test_without_the_mark_entries_are_not_looked_for(pg, inbox, app):
+    """Shows that the tests above and below can fail."""
+    moved(inbox, app, "m1")
+    pg.query("DELETE FROM onceward.history_begun")
+    assert answers(inbox.claim("m1")) == ["claimed"]
+
+
+def test_entries_that_were_restored_alone_get_their_mark_before_the_first_claim(pg, inbox, app):
+    """Each sidecar registers its consumers before it claims."""
+    moved(inbox, app, "m1")
+    pg.query("DELETE FROM onceward.history_begun")
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))
+    assert marks(pg) == 1 and answers(inbox.claim("m1")) == ["completed"]
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))
+    assert marks(pg) == 1
+
+
 # --- what it costs, rights ---
 
 def test_lookups_are_index_probes(inbox, app):
@@ -654,7 +691,8 @@ def test_who_may_do_what(sessions, inbox, app):
                 "DELETE FROM onceward.history", "SELECT onceward.history_hash('a', 'b')", "SELECT nextval('onceward.consumer_number')"):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             app.query(sql)
-    for sql in ("UPDATE onceward.history SET day = 1", "TRUNCATE onceward.history"):
+    for sql in ("UPDATE onceward.history SET day = 1", "TRUNCATE onceward.history", "DELETE FROM onceward.history_begun",
+                "TRUNCATE onceward.history_begun"):
         with pytest.raises(psycopg2.errors.InsufficientPrivilege):
             inbox.query(sql)
 

@@ -152,7 +152,7 @@ TAMPERED = {
     "a view in the place of a table": ("ALTER TABLE onceward.consumer RENAME TO kept;;CREATE VIEW onceward.consumer AS SELECT * FROM onceward.kept;;"
                                        "ALTER VIEW onceward.consumer OWNER TO {owner}", "onceward.consumer is no ordinary table", "restore"),
 }
-for table in ("horizon", "letter_lock", "outbox_parked"):
+for table in ("horizon", "letter_lock", "outbox_parked", "history_begun"):
     TAMPERED[f"a view in the place of {table}"] = (TAMPERED["a view in the place of a table"][0].replace("consumer", table),
                                                    f"onceward.{table} is no ordinary table", "restore")
 
