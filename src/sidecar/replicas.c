@@ -185,6 +185,18 @@ static void answered(struct sidecar *s)
     }
 }
 
+/* Replicas of an ordered consumer share its partitions soon after one has joined. */
+static int64_t interval_ms(const struct sidecar *s)
+{
+    enum { ORDERED_MS = 2500 };
+    int64_t usual = FAILPOINT_MS(PRESENCE);
+
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (s->lanes[i].core.rules.ordered && usual > ORDERED_MS)
+            return ORDERED_MS;
+    return usual;
+}
+
 static void ask(struct sidecar *s)
 {
     struct sidecar_presence *p = &s->presence;
@@ -207,7 +219,7 @@ static void ask(struct sidecar *s)
     p->asked = true;
     p->asked_ms = s->now_ms;
     p->life = s->database.core.life;
-    p->at_ms = s->now_ms + FAILPOINT_MS(PRESENCE);
+    p->at_ms = s->now_ms + interval_ms(s);
 }
 
 void replicas_step(struct sidecar *s)
