@@ -1,7 +1,8 @@
 -- Presence and levers: writes that this instance is there and what its queues do, and answers who else is there and what operators want of
 -- the asked consumers. To be called every few seconds.
 --
--- p_queues: a JSON array with an object for each queue; its "consumer" and "may_consume" are read here. p_counter: what the last call
+-- p_queues: a JSON array with an object for each queue; its "consumer" and "may_consume" are read here, and with p_ordered "stop": an ordered
+-- queue has nearly reached its delivery limit, which all replicas must know until an operator retries (lever_retry). p_counter: what the last call
 -- answered; NULL: there was none on this connection. p_holders: instances whose claims the caller waits for. p_count: count the others.
 --
 -- Answers, in this order:
@@ -17,6 +18,8 @@
 --                    row is deleted after 10 minutes
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
 --                    reason, name: who paused or resumed it last, number: when (ms of 1970)
+--   kind 'stop'      with p_ordered, one for each stopped queue: ord, text: the queue, name: why, counter: deliveries of the message that
+--                    stopped it
 --   kind 'retry'     waiting messages are tried at once, by each replica that has not done this number yet: ord, number, name: who said so
 --   kind 'held'      what is held while everything fails is given up, by each that has not done this number yet: ord, number, name: who
 --                    said so, counter: how many ms ago. What has come since is not meant
@@ -27,10 +30,11 @@
 -- Rows that were not written for 10 minutes are deleted, by a replica's first call and once a minute: each call that counts reads all that
 -- are left. The interval between two such calls is the caller's, and grows with their number.
 --
--- It commits asynchronously: nothing of it must outlive a crash.
+-- It commits asynchronously: nothing of it must outlive a crash, except a stop.
 --
 -- Locks: the instance's row, and a consumer's when there is something to take out, SKIP LOCKED: it never waits, except for another's
--- uncommitted insert of the same name, at most a second. A call that finds it locked writes nothing. Rows: one, by a HOT update.
+-- uncommitted insert of the same name, or with a stop for the consumer's row of onceward.control, at most a second. A call that finds the
+-- instance's row locked writes nothing. Rows: one, by a HOT update.
 -- Repeating it: counts once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
     p_instance text, p_number bigint, p_counter bigint, p_version text, p_host text, p_queues json, p_consumers text[], p_holders text[],
@@ -48,6 +52,7 @@ DECLARE
     v_wanted record;
     v_next  bigint := 1;
     v_only  text := p_consumers[1];
+    v_stops json;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
@@ -96,16 +101,34 @@ BEGIN
     IF p_count AND p_ordered THEN
         RETURN QUERY
         SELECT 'peer', array_position(p_consumers, (e.queue ->> 'consumer')::text), r.instance, (e.queue ->> 'subscription')::bigint,
-               (e.queue ->> 'received')::bigint, coalesce((e.queue ->> 'may_consume')::boolean, false), e.queue ->> 'queue',
-               coalesce((e.queue ->> 'priority')::bigint, 0), coalesce((e.queue ->> 'active')::boolean, false)
-        FROM onceward.replica r, json_array_elements(r.queues) e (queue)
-        WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance
-          AND e.queue ->> 'subscription' IS NOT NULL AND e.queue ->> 'consumer' = ANY (p_consumers);
+               (e.queue ->> 'received')::bigint, e.queue ->> 'may_consume' IS NOT DISTINCT FROM 'true', e.queue ->> 'queue',
+               coalesce(e.queue ->> 'priority', '0')::bigint, e.queue ->> 'active' IS NOT DISTINCT FROM 'true'
+        FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) e (queue)
+        WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance AND e.queue ->> 'consumer' = ANY (p_consumers)
+          AND e.queue ->> 'subscription' ~ '^\d{1,18}$' AND e.queue ->> 'received' ~ '^\d{1,18}$'
+          AND coalesce(e.queue ->> 'priority', '0') ~ '^\d{1,18}$';
     END IF;
     IF cardinality(p_holders) > 0 THEN
         RETURN QUERY
         SELECT 'holder', NULL::integer, r.instance, NULL::bigint, r.counter, NULL::boolean, NULL::text, NULL::bigint, NULL::boolean
         FROM onceward.replica r WHERE r.instance = ANY (p_holders);
+    END IF;
+
+    IF p_ordered THEN
+        SELECT json_agg(e.queue) INTO v_stops FROM json_array_elements(p_queues) e (queue)
+        WHERE e.queue -> 'stop' IS NOT NULL AND e.queue ->> 'consumer' = ANY (p_consumers);
+        IF v_stops IS NOT NULL THEN
+            PERFORM set_config('synchronous_commit', 'on', true);
+            INSERT INTO onceward.control AS k (consumer, stopped)
+            SELECT e.queue ->> 'consumer',
+                   jsonb_object_agg(e.queue ->> 'queue', (e.queue -> 'stop')::jsonb || jsonb_build_object('at', v_now))
+            FROM json_array_elements(v_stops) e (queue) GROUP BY 1 ORDER BY 1
+            ON CONFLICT (consumer) DO UPDATE SET stopped = k.stopped || excluded.stopped;
+        END IF;
+        RETURN QUERY
+        SELECT 'stop', array_position(p_consumers, k.consumer), s.value ->> 'why', NULL::bigint, (s.value ->> 'count')::bigint, NULL::boolean,
+               s.key, NULL::bigint, NULL::boolean
+        FROM onceward.control k, jsonb_each(k.stopped) s WHERE k.consumer = ANY (p_consumers);
     END IF;
 
     -- Most consumers never had an operator command, and most of the others only a pause: so rare commands are read

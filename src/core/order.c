@@ -15,6 +15,7 @@
 #include "core/order.h"
 
 #include "core/notes.h"
+#include "core/order_limit.h"
 #include "core/pauses.h"
 
 #include "onceward/base/mem.h"
@@ -27,7 +28,6 @@
 
 enum {
     PRIORITY_HIGH = 5, /* from it on a message overtakes others in quorum queues of RabbitMQ 4 */
-    LIMIT_SPARE = 2,
     N_KEYS_SEEN = 4096,
     NOT_EXCLUSIVE_MS = 60000,
 };
@@ -102,14 +102,6 @@ static void watch_partitions(struct queue *q, int64_t now_ms, const struct deliv
     notes_tell(q, EVENT_KEY_IN_TWO_PARTITIONS, d);
 }
 
-bool order_is_near_limit(const struct queue *q, const struct delivery *d)
-{
-    int limit = returns_limit(&q->returns);
-
-    return limit != LIMIT_UNKNOWN &&
-           returns_count(&q->returns, d->copy.delivery_count) >= limit - LIMIT_SPARE;
-}
-
 void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])
 {
     keys_join(&q->order.keys, key, &d->place);
@@ -130,9 +122,19 @@ struct delivery *order_ended(struct queue *q, struct delivery *d)
 
 /* --- back to the broker --- */
 
+/* Every return counts a delivery, so a stopped queue returns nothing but once, and the last delivery is not returned. */
+static bool may_stop(const struct queue *q, int64_t now_ms)
+{
+    if (q->order.stop || !q->generation || q->drain)
+        return false;
+    if (pause_is_on(q, PAUSE_DELIVERY_LIMIT) && !order_limit_may_return(q, now_ms))
+        return false;
+    return !order_limit_is_last(q);
+}
+
 void order_stop(struct queue *q, int64_t now_ms, const char *why)
 {
-    if (q->order.stop || !q->generation || q->drain || q->pauses[PAUSE_DELIVERY_LIMIT].since_ms)
+    if (!may_stop(q, now_ms))
         return;
     q->order.stop = why;
     q->order.stop_until_ms = now_ms + q->rules.token_window_ms;

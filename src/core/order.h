@@ -20,9 +20,6 @@ void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery 
 /* Logs a message whose priority lets it overtake others. */
 void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery *d);
 
-/* Would two more returns of all held deliveries make the broker drop it? */
-bool order_is_near_limit(const struct queue *q, const struct delivery *d);
-
 /* Its row is completed or dead: it leaves its line. Answers the next of its key if that has waited for it, else
  * NULL. */
 struct delivery *order_ended(struct queue *q, struct delivery *d);

@@ -3,6 +3,7 @@
 #include "core/life.h"
 #include "core/notes.h"
 #include "core/order.h"
+#include "core/order_limit.h"
 #include "core/pauses.h"
 
 #include "onceward/base/buf.h"
@@ -55,17 +56,9 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
 static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct delivery *d,
                                     const struct arrival *a)
 {
-    char text[160];
-
     d->has_key = a->has_key;
     handover_delivered(q, now_ms);
     order_watch_priority(q, now_ms, d);
-    if (order_is_near_limit(q, d) && !pause_is_on(q, PAUSE_DELIVERY_LIMIT)) {
-        snprintf(text, sizeof(text),
-                 "a message was delivered %lld times before, and the delivery limit of the queue is %d",
-                 (long long)d->copy.delivery_count, returns_limit(&q->returns));
-        pause_begin(q, now_ms, PAUSE_DELIVERY_LIMIT, text);
-    }
     if (!a->has_key && q->rules.unkeyed_is_dead)
         return life_die(q, now_ms, d, DEAD_NO_KEY, true,
                         a->no_key_text ? a->no_key_text
@@ -103,6 +96,8 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
     }
     if (!life_must_stay(q, d))
         queue_caution_end(q, CAUTION_LIMIT);
+    if (q->rules.ordered)
+        order_limit_watch(q, now_ms, d);
     if (d->message && a->no_id == DEAD_NONE)
         d->given_up = life_is_given_up(q, d);
     life_go(q, now_ms, d, FACT_DELIVERED,

@@ -76,7 +76,6 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
     struct list *due = &q->held.waiting[WAIT_DUE], *on_hold = &q->held.waiting[WAIT_ON_HOLD];
 
     tell(q, "retry", by, (int64_t)(due->len + on_hold->len));
-    pause_end(q, now_ms, PAUSE_DELIVERY_LIMIT);
     retry_list(q, now_ms, due);
     retry_list(q, now_ms, on_hold);
     life_try_again(q, now_ms);

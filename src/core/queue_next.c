@@ -328,7 +328,7 @@ static bool may_try_another(const struct queue *q, int64_t now_ms)
 static bool may_consume(const struct queue *q, int64_t now_ms)
 {
     /* Near its delivery limit an ordered queue keeps its messages, but does not take them once more. */
-    if (pause_is_on(q, PAUSE_DELIVERY_LIMIT) && q->consumer.state == CONSUMER_NONE)
+    if (pause_is_on(q, PAUSE_DELIVERY_LIMIT) && !q->held.unacked.len)
         return false;
     if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_NOT_ORDERED) ||
         pause_is_on(q, PAUSE_NOT_EXCLUSIVE) || pause_is_on(q, PAUSE_TOO_LARGE) ||

@@ -563,7 +563,7 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         "digest,content_header}'),"
         " ('onceward.horizon', '{only_one,passed}', '{}'),"
         " ('onceward.letter_lock', '{number}', '{}'),"
-        " ('onceward.control', '{consumer,paused,give_up,held_number,retry_number}',"
+        " ('onceward.control', '{consumer,paused,give_up,held_number,retry_number,stopped}',"
         "  '{reason,by,since,give_up_by,held_by,held_at,retry_by}'),"
         " ('onceward.replica', '{instance,number,counter,version,host,queues,seen_at}', '{may_consume}'),"
         " ('onceward.message', '{consumer,message_id,received_at,seq,exchange,routing_key,body}',"

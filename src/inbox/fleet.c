@@ -44,7 +44,7 @@ enum {
     N_COLUMNS
 };
 
-enum { L_CONSUMER, L_PAUSED, L_REASON, L_BY, L_SINCE_MS, L_N_GIVE_UP, L_GIVE_UP_BY };
+enum { L_CONSUMER, L_PAUSED, L_REASON, L_BY, L_SINCE_MS, L_N_GIVE_UP, L_GIVE_UP_BY, L_STOPPED };
 
 enum {
     O_WAITING,
@@ -132,7 +132,8 @@ static struct fleet_lever lever_read(const PGresult *r, int row)
                                 .by = text(r, row, L_BY),
                                 .since_ms = field_int(r, row, L_SINCE_MS),
                                 .n_give_up = field_int(r, row, L_N_GIVE_UP),
-                                .give_up_by = text(r, row, L_GIVE_UP_BY)};
+                                .give_up_by = text(r, row, L_GIVE_UP_BY),
+                                .stopped = text(r, row, L_STOPPED)};
 }
 
 static struct fleet_outbox outbox_read(const PGresult *r)
@@ -343,6 +344,11 @@ void fleet_add_lever(struct buf *out, const struct fleet_lever *l)
     if (l->n_give_up)
         buf_printf(out, "%s %" PRId64 " message%s to be given up", l->paused ? ";" : ":", l->n_give_up,
                    l->n_give_up == 1 ? "" : "s");
+    if (*l->stopped) {
+        buf_printf(out, "%s stopped near the delivery limit until `onceward retry --consumer C`: ",
+                   l->paused || l->n_give_up ? ";" : ":");
+        text_add_safe(out, slice_of(l->stopped));
+    }
 }
 
 enum { TOLD_FROM_MS = 600000 };
@@ -458,7 +464,8 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
                                                   {END_TO_END_P99, "end_to_end_ms_p99", true}};
     static const struct json_column levers[] = {
         {L_CONSUMER, "consumer", false}, {L_REASON, "reason", false},    {L_BY, "by", false},
-        {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false}};
+        {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false},
+        {L_STOPPED, "stopped", false}};
     static const struct json_column outbox[] = {
         {O_VHOST, "vhost", false},  {O_HOLDER, "holder", false},
         {O_HOST, "host", false},    {O_WAITING, "waiting", true},

@@ -29,7 +29,8 @@ void presence_deinit(struct presence *p)
     mem_clear(&p->n_others);
     mem_clear(&p->give_up);
     mem_clear(&p->peers);
-    p->n_holders = p->n_controls = p->n_peers = 0;
+    mem_clear(&p->stops);
+    p->n_holders = p->n_controls = p->n_peers = p->n_stops = 0;
     p->n_counted = 0;
 }
 
@@ -131,6 +132,13 @@ static void peer_read(struct reading *r, int at, struct inbox_peer *ret)
     ret->is_active = call_bool(r->rows, at, ACTIVE);
 }
 
+static void stop_read(struct reading *r, int at, struct inbox_stop *ret)
+{
+    *ret = (struct inbox_stop){.entry = (size_t)queue_of(r, at), .queue = text_keep(r, at, TEXT).data};
+    ret->why = text_keep(r, at, NAME).data;
+    call_int8(r->rows, at, COUNTER, &ret->count);
+}
+
 /* The control that a row belongs to, which an earlier row has created. NULL: none. */
 static struct inbox_control *control_of(const struct reading *r, int at, struct presence *p)
 {
@@ -174,12 +182,13 @@ static void lever_read(struct reading *r, int at, struct presence *p)
 
 static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_queues)
 {
-    size_t n_holders = 0, n_controls = 0, n_give_up = 0, n_peers = 0, n_bytes = 0;
+    size_t n_holders = 0, n_controls = 0, n_give_up = 0, n_peers = 0, n_stops = 0, n_bytes = 0;
 
     for (int at = 0; at < PQntuples(rows); at++) {
         n_holders += is_kind(rows, at, "holder");
         n_controls += is_kind(rows, at, "control");
         n_peers += is_kind(rows, at, "peer");
+        n_stops += is_kind(rows, at, "stop");
         n_give_up += is_kind(rows, at, "give_up");
         for (int field = 0; field < N_FIELDS; field++)
             n_bytes += (size_t)PQgetlength(rows, at, field) + 1;
@@ -189,6 +198,7 @@ static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_
     p->controls = mem_zalloc(n_controls + 1, sizeof(*p->controls));
     p->give_up = mem_zalloc(n_give_up + 1, sizeof(*p->give_up));
     p->peers = mem_zalloc(n_peers + 1, sizeof(*p->peers));
+    p->stops = mem_zalloc(n_stops + 1, sizeof(*p->stops));
     p->texts = mem_zalloc(n_bytes + 1, 1);
 }
 
@@ -209,6 +219,8 @@ static void presence_fill(struct presence *p, const PGresult *rows, size_t n_que
             holder_read(&r, at, &p->holders[p->n_holders++]);
         } else if (is_kind(rows, at, "peer") && queue_of(&r, at) >= 0) {
             peer_read(&r, at, &p->peers[p->n_peers++]);
+        } else if (is_kind(rows, at, "stop") && queue_of(&r, at) >= 0) {
+            stop_read(&r, at, &p->stops[p->n_stops++]);
         } else if (is_kind(rows, at, "control") && queue_of(&r, at) >= 0) {
             control_read(&r, at, &p->controls[p->n_controls++]);
         } else {
@@ -233,6 +245,8 @@ int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f)
                                    .n_holders = p->n_holders,
                                    .peers = p->peers,
                                    .n_peers = p->n_peers,
+                                   .stops = p->stops,
+                                   .n_stops = p->n_stops,
                                    .controls = p->controls,
                                    .n_controls = p->n_controls,
                                    .namesake = p->namesake};

@@ -19,6 +19,8 @@ struct presence {
     size_t n_controls;
     struct inbox_peer *peers;
     size_t n_peers;
+    struct inbox_stop *stops;
+    size_t n_stops;
     char *texts; /* memory of all texts */
     struct slice *give_up;
 };

@@ -1,9 +1,11 @@
 /* Passes operator commands, as presence has read them, to the queues' cores.
  *
- * A pause and ids to give up are states, passed on each time. Each replica carries out a retry, or a give-up
+ * A pause, the stop of an ordered queue and ids to give up are states, passed on each time. Each replica carries out a retry, or a give-up
  * of held messages, once: it remembers the number of the last one. Commands from before the start of the
  * process do not apply to it. */
 #include "sidecar/sidecar.h"
+
+#include <string.h>
 
 static const struct inbox_control nothing = {
     .reason = "", .by = "", .give_up_by = "", .retry.by = "", .held.by = ""};
@@ -37,6 +39,16 @@ static void give_up(struct lane *l, const struct inbox_control *c)
     queue_lever_give_up(&l->core, l->sidecar->now_ms, c->give_up_by, ids->data, ids->len);
 }
 
+static void stop(struct lane *l, const struct inbox_presence *p)
+{
+    const struct inbox_stop *found = NULL;
+
+    for (size_t k = 0; k < p->n_stops && !found; k++)
+        if (p->stops[k].entry == l->config->entry && !strcmp(p->stops[k].queue, l->config->queue))
+            found = &p->stops[k];
+    queue_stop_known(&l->core, l->sidecar->now_ms, found ? found->count : 0, found ? found->why : "");
+}
+
 void levers_pull(struct sidecar *s, const struct inbox_presence *p)
 {
     for (size_t i = 0; i < s->n_lanes; i++) {
@@ -47,6 +59,8 @@ void levers_pull(struct sidecar *s, const struct inbox_presence *p)
         if (inbox_registration(s->database.inbox, l->config->entry, NULL) != INBOX_REGISTERED)
             continue;
         queue_lever_pause(&l->core, s->now_ms, c->paused, c->by, c->reason);
+        if (l->core.rules.ordered)
+            stop(l, p);
         give_up(l, c);
         if (is_new(l, &l->levers.retry, c->retry.number))
             queue_lever_retry(&l->core, s->now_ms, c->retry.by);

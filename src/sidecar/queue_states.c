@@ -1,5 +1,5 @@
 /* The states of the queues in the presence row, for `onceward status` and `top`, and for other replicas: one
- * object per queue, of which the database reads "consumer" and "may_consume". Values of 0 and unknown ones
+ * object per queue, of which the database reads "consumer", "may_consume" and "stop". Values of 0 and unknown ones
  * are left out, since every few seconds the row is written, and read by every replica. */
 #include "sidecar/sidecar.h"
 
@@ -52,6 +52,19 @@ static void add_pause(struct buf *b, const struct lane *l)
         add_int(b, "paused_for_ms", l->sidecar->now_ms - p->since_ms);
         return;
     }
+}
+
+/* To be recorded: see queue_stop_wanted. */
+static void add_stop(struct buf *b, const struct lane *l)
+{
+    const char *why;
+    int64_t count = queue_stop_wanted(&l->core, &why);
+
+    if (!count)
+        return;
+    buf_printf(b, ", \"stop\": {\"count\": %lld", (long long)count);
+    add_text(b, "why", why);
+    buf_add_char(b, '}');
 }
 
 static void add_rates(struct buf *b, struct lane *l)
@@ -112,6 +125,7 @@ static void add_queue(struct buf *b, struct lane *l)
     if (l->link->broker && l->core.consumer.watch.depth >= 0)
         buf_printf(b, ", \"depth\": %lld", (long long)l->core.consumer.watch.depth);
     add_subscription(b, &l->core);
+    add_stop(b, l);
     add_rates(b, l);
     add_latency(b, "forward_ms", &l->forward_us, &l->forward, l->stats_said_ms);
     add_latency(b, "end_to_end_ms", &l->end_to_end_us, &l->end_to_end, l->stats_said_ms);

@@ -21,6 +21,7 @@ enum {
     N_SAME = 3,
     HURRY_MS =
         1000, /* between two calls, the latter for news: a claim owner, a subscription, a change of the replicas */
+    NEWS_MS = 100,   /* the same, for a queue that has stopped: the next crash may come soon */
     COUNTED_MS = 50, /* per replica, between two calls that count them: n replicas read 20 n rows a second */
     HOST_BYTES = 256,
 };
@@ -222,6 +223,17 @@ static void ask(struct sidecar *s)
     p->at_ms = s->now_ms + interval_ms(s);
 }
 
+/* Has a queue stopped, which the other replicas must know soon? */
+static bool has_news(const struct sidecar *s)
+{
+    const char *why;
+
+    for (size_t i = 0; i < s->n_lanes; i++)
+        if (queue_stop_wanted(&s->lanes[i].core, &why))
+            return true;
+    return false;
+}
+
 void replicas_step(struct sidecar *s)
 {
     struct sidecar_presence *p = &s->presence;
@@ -235,6 +247,8 @@ void replicas_step(struct sidecar *s)
     }
     if (p->asked && p->life == s->database.core.life)
         answered(s);
+    if (p->at_ms > p->asked_ms + NEWS_MS && has_news(s))
+        p->at_ms = p->asked_ms + NEWS_MS;
     if (s->now_ms < p->at_ms || (p->asked && p->life == s->database.core.life))
         return;
     if (p->life != s->database.core.life) {

@@ -325,6 +325,7 @@ static void put_back(struct world *w, struct broker_queue *q, struct copy *m, bo
 
     if (q->plan->quorum && counted)
         m->delivery_count++;
+    oracle_returned(w, m);
     m->redelivered = true;
     m->state = COPY_READY;
     if (q->plan->quorum && m->delivery_count > q->plan->limit) {

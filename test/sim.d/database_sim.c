@@ -242,6 +242,10 @@ static void presence_arrives(struct world *w, void *object, uint64_t a, uint64_t
     mine->counter++;
     mine->seen_us = w->now_us;
     memcpy(mine->queues, (const void *)(uintptr_t)queues, sizeof(mine->queues));
+    for (int i = 0; i < QUEUES_MAX; i++)
+        if (l->sidecar->asked_stops[i] && !w->database->stops[i].count)
+            w->database->stops[i] =
+                (struct stop_sim){l->sidecar->asked_stops[i], w->now_us, w->database->stops[i].n_continued};
     if (w->now_us >= l->slow_until_us && w->now_us >= sidecar_frozen_until(l->sidecar))
         sidecar_presence(w, l->sidecar, w->database->presence);
 }

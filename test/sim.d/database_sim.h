@@ -72,6 +72,13 @@ struct presence_row {
     struct presence_queue queues[QUEUES_MAX];
 };
 
+/* Of an ordered queue near its delivery limit. */
+struct stop_sim {
+    int64_t count; /* 0: none */
+    int64_t at_us; /* of the latest change */
+    int n_continued;
+};
+
 struct database_sim {
     bool up, full, retries;
     int64_t mended_us; /* when it last accepted writes again */
@@ -83,6 +90,7 @@ struct database_sim {
     struct presence_row presence[SIDECARS_MAX];
     struct batch *free_batches;
     uint64_t retry_number[QUEUES_MAX]; /* of the operator's commands */
+    struct stop_sim stops[QUEUES_MAX];
 };
 
 void database_sim_init(struct world *w);

@@ -2,6 +2,7 @@
 #include "operator_sim.h"
 
 #include "database_sim.h"
+#include "oracle.h"
 #include "random.h"
 #include "sidecar_sim.h"
 
@@ -9,8 +10,23 @@
 
 enum { IN_A_SECOND = 500, N_RETRIES = 2 }; /* in 10,000 */
 
+static void continue_queues(struct world *w)
+{
+    for (int i = 0; i < w->plan->n_queues; i++) {
+        if (!w->database->stops[i].count || !random_chance(&w->random, IN_A_SECOND))
+            continue;
+        TRACE(w, "the operator lets queue %d continue", i);
+        w->database->stops[i] =
+            (struct stop_sim){.at_us = w->now_us, .n_continued = w->database->stops[i].n_continued + 1};
+        w->database->retry_number[i]++;
+        oracle_continues(w, i);
+    }
+}
+
 void operator_second(struct world *w)
 {
+    if (w->database->up)
+        continue_queues(w);
     bool any = false;
 
     for (int i = 0; i < w->plan->n_queues; i++)
@@ -54,7 +70,10 @@ void operator_tells(struct world *w, struct sidecar *s)
         struct sidecar_queue *q = &s->queues[i];
         uint64_t number = w->database->retry_number[i];
 
-        if (!w->plan->queues[i].rules.holds_dead)
+        queue_lever_pause(&q->core, world_ms(w), q->core.lever.paused, "the simulation's operator", "");
+        if (w->plan->queues[i].rules.ordered)
+            queue_stop_known(&q->core, world_ms(w), w->database->stops[i].count, "recorded");
+        if (!w->plan->queues[i].rules.ordered)
             continue;
         give_up(w, s, i);
         if (q->retry_known && q->retry_number != number) {

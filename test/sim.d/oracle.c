@@ -167,6 +167,7 @@ void oracle_forward(struct world *w, struct post *p)
     if (s->database.refuses)
         oracle_broken(w, "forward", "%s is POSTed while the database refuses", p->truth->id);
     check_batch(w, p);
+    oracle_forwards_in_order(w, s, p->queue);
     for (size_t i = 0; i < p->n_members; i++) {
         check_message(w, p->members[i]);
         promises_sent(w, p->members[i]);
@@ -659,6 +660,11 @@ void oracle_dropped(struct world *w, struct copy *m)
 
     m->truth->n_open_copies--;
     TRACE(w, "the broker drops %s: delivered too often", m->truth->id);
+    if (p->rules.ordered) {
+        if (!safe)
+            oracle_dropped_in_order(w, m);
+        return;
+    }
     /* At the end of a drain it is requeued in any case: no replica could store it. Detecting the database's
      * recovery, claiming and storing take a moment, too. */
     bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries ||
@@ -909,7 +915,7 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     const struct delivery *d = k ? container_of(k, struct delivery, in_tags) : NULL;
     int64_t most_ms = q->rules.max_hold_ms + q->rules.max_window_ms + 60000;
 
-    if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
+    if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms || q->order.limit.count ||
         d->copy.delivery_count >= near_count(&w->plan->queues[queue], true) || s->database.down_since_ms ||
         w->database->retries)
         return;
@@ -976,6 +982,7 @@ void oracle_second(struct world *w)
                 check_lines(w, w->sidecars[i], q);
                 if (rules_of(w, q)->ordered)
                     check_handover(w, w->sidecars[i], q);
+                oracle_second_of_limit(w, w->sidecars[i], q);
             }
     for (int i = 0; i < w->plan->n_sidecars; i++)
         for (int q = 0; q < w->plan->n_queues; q++)

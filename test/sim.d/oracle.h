@@ -79,6 +79,16 @@ void oracle_told(struct world *w, struct sidecar *s, int queue, const struct not
 void oracle_reopens(struct world *w, struct sidecar *s, int queue, const char *why);
 /* A turn of a sidecar's loop has ended. */
 void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_facts);
+/* The delivery limit of an ordered queue, oracle_order.c: a sidecar forwards, subscribes or closes its channel; a copy was
+ * returned, and its count raised; the broker has dropped one; an operator lets a stopped queue continue; a second has
+ * passed. */
+void oracle_forwards_in_order(struct world *w, const struct sidecar *s, int queue);
+void oracle_closes(struct world *w, const struct sidecar *s, int queue);
+void oracle_subscribes(struct world *w, const struct sidecar *s, int queue);
+void oracle_returned(struct world *w, struct copy *m);
+void oracle_dropped_in_order(struct world *w, const struct copy *m);
+void oracle_continues(struct world *w, int queue);
+void oracle_second_of_limit(struct world *w, const struct sidecar *s, int queue);
 /* Called once per virtual second. */
 void oracle_second(struct world *w);
 /* True: everything possible is done. */

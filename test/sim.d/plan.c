@@ -334,6 +334,29 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
             ->queue = queue;
 }
 
+/* The queue has the least limit that an ordered queue may have, and so many losses of its channels that it is reached. */
+static void make_limited(struct plan *p, int64_t until_us)
+{
+    struct plan_queue *q = &p->queues[0];
+    uint64_t own = random_mix(p->seed ^ 0x20);
+    int n_losses = (int)ONE_OF(&own, 20, 21, 60, 60);
+
+    q->quorum = true;
+    q->limit = 20;
+    q->rules.delivery_limit = random_chance(&own, 5000) ? 20 : LIMIT_UNKNOWN;
+    if (random_chance(&own, 7000)) /* no message ends meanwhile */
+        plan_break(p, FAULT_APP_503, 0, until_us);
+    if (n_losses < 60)
+        until_us /= 3;
+    for (int i = 0; i < n_losses; i++) {
+        struct plan_fault *f = plan_break(p, random_chance(&own, 5000) ? FAULT_CHANNEL : FAULT_KILL,
+                                          random_between(&own, 0, until_us), ONE_OF(&own, 100000, 1000000));
+
+        f->queue = 0;
+        f->sidecar = (int)random_below(&own, (uint64_t)p->n_sidecars);
+    }
+}
+
 /* The queue has a single active consumer, and its messages have keys. */
 static void order_queue(struct plan *p, uint64_t *r, int queue)
 {
@@ -364,14 +387,16 @@ static void order_queue(struct plan *p, uint64_t *r, int queue)
             m->character = CHARACTER_500;
         if (m->queue == queue && m->character == CHARACTER_NO_ID)
             m->character = CHARACTER_GOOD;
-        m->other_key = m->queue == 0 && m->twin_of >= 0 && random_chance(r, 5000);
+        m->other_key |= m->queue == queue && m->twin_of >= 0 && random_chance(r, 5000);
     }
 }
 
 /* Ordered queues: the first, or both as partitions of one consumer; with several replicas more often than not. */
-static void make_ordered(struct plan *p, uint64_t *r)
+static void make_ordered(struct plan *p, uint64_t *r, int64_t until_us)
 {
     order_queue(p, r, 0);
+    if (p->seed % 8 == 4)
+        make_limited(p, until_us);
     if (p->n_sidecars == 1 && random_chance(r, 5000))
         p->n_sidecars = (int)ONE_OF(r, 2, 3);
     if (p->n_queues == 1 || random_chance(r, 3000))
@@ -452,7 +477,7 @@ void plan_make(struct plan *p, uint64_t seed)
         p->queues[i].auto_delete = random_chance(&r, 5000);
     r = random_mix(seed ^ 0x0de8);
     if (random_chance(&r, 1500))
-        make_ordered(p, &r);
+        make_ordered(p, &r, busy_us + 50ll * SECOND);
     r = random_mix(seed ^ 0xba7c);
     if (random_chance(&r, 2500))
         make_batches(p, &r);

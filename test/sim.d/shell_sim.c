@@ -250,13 +250,16 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
         return;
     for (int i = 0; i < w->plan->n_queues; i++) {
         const struct queue *q = &s->queues[i].core;
+        const char *why;
 
         queues[i] = (struct presence_queue){
             .may_consume = queue_may_consume(q),
             .is_subscribed = q->rules.ordered && q->consumer.state == CONSUMER_ACTIVE && !q->drain,
             .is_active = q->handover.is_active,
             .priority = q->handover.priority};
+        s->asked_stops[i] = queue_stop_wanted(q, &why);
     }
+    s->presence_us = w->now_us;
     database_ask_presence(w, s->base, s->index, queues);
 }
 
@@ -509,6 +512,8 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
                           q->core.held.unacked.len);
         TRACE(w, "sidecar %d: %s %u, %lld", s->index, a->kind == ACTION_CONSUME ? "consume" : "cancel",
               a->number, (long long)a->n);
+        if (a->kind == ACTION_CONSUME)
+            oracle_subscribes(w, s, queue);
         if (q->channel)
             broker_send(w, q->channel, a->kind == ACTION_CONSUME ? WIRE_CONSUME : WIRE_CANCEL,
                         a->number | (uint64_t)a->priority << 32, (uint32_t)a->n);
@@ -518,6 +523,7 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
     case ACTION_REOPEN:
         TRACE(w, "sidecar %d: reopens the channel: %s", s->index, a->text);
         oracle_reopens(w, s, queue, a->text);
+        oracle_closes(w, s, queue);
         sidecar_reopen(w, s, queue);
         break;
     case ACTION_ASK_DEPTH:
@@ -588,8 +594,20 @@ static void probe_arrives(struct world *w, void *object, uint64_t life, uint64_t
     shell_plan_turn(w, s, w->now_us + 20);
 }
 
+/* A queue that has stopped is reported soon. */
+static void ask_with_news(struct world *w, struct sidecar *s)
+{
+    enum { NEWS_US = 100000 };
+    const char *why;
+
+    for (int i = 0; i < w->plan->n_queues; i++)
+        if (queue_stop_wanted(&s->queues[i].core, &why) && w->now_us - s->presence_us > NEWS_US)
+            shell_ask_presence(w, s);
+}
+
 static void ask(struct world *w, struct sidecar *s)
 {
+    ask_with_news(w, s);
     if (application_wants_probe(&s->application, world_ms(w))) {
         application_probe_sent(&s->application);
         world_at(w, w->now_us + wire_us(w) * 2, probe_arrives, s, s->life, 0);

@@ -329,6 +329,7 @@ void sidecar_start(struct world *w, struct sidecar *s)
                    random_next(&s->random), now_ms);
         q->core.returns.configured = w->plan->queues[i].rules.delivery_limit;
         handover_init(&q->core, instance_hash(w, s->index), (uint64_t)i);
+        queue_levers_await(&q->core);
     }
     dial_base(w, s, s->life, 0);
     dial_broker(w, s, s->life, 0);

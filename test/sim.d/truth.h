@@ -128,4 +128,6 @@ struct copy {
     bool is_rowless;      /* the same, for the latest delivery */
     bool was_dead;        /* at its latest arrival */
     bool is_dead;         /* its sidecar knows that it is dead, with a letter */
+    int n_stops;          /* holders that could have stopped its ordered queue near the delivery limit */
+    bool is_risked;       /* an operator has let that queue continue */
 };

@@ -9,6 +9,7 @@ import pika
 import pytest
 
 from rig.application import Gate
+from rig.bare import Consumer
 from rig.wait import wait_until
 
 SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
@@ -218,6 +219,41 @@ def test_kills_and_restarts_of_three_replicas_keep_the_order(bed):
                 r.kill()
             r.start()
             r.wait_for("consuming", n=1, since=0)
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+    bed.assert_acked()
+
+
+def return_often(queue, n, times):
+    """As many restarts of a replica would: a channel takes n messages and closes."""
+    for _ in range(times):
+        consumer = Consumer(queue.rabbitmq, queue.name, 256)
+        consumer.wait(n)
+        consumer.close_channel()
+        consumer.end()
+
+
+def test_a_queue_near_its_delivery_limit_stops_in_all_replicas_until_an_operator_continues(bed):
+    """Three replicas and their restarts would use up the limit, and the broker would then drop all messages at once."""
+    ordered = Ordered(bed, arguments={**SINGLE, "x-delivery-limit": 20})
+    ordered.publish(["a", "b"], 60)
+    return_often(bed.queue, 120, 18)
+    replicas = [bed.sidecar(name=f"s{i}", wait=False, order=ORDER["order"]) for i in range(3)]
+    holder = wait_until(lambda: next((r for r in replicas if r.find("paused", reason="delivery_limit") and r.find("consuming")), None), "it stops")
+    for r in replicas:
+        assert "18 times before" in r.wait_for("paused", reason="delivery_limit")["detail"]
+    wait_until(lambda: bed.rows("SELECT stopped FROM onceward.control WHERE consumer = %s AND stopped <> '{}'", bed.queue.name), "it is recorded")
+    bed.queue.wait_for_consumers(1)
+    for _ in range(2):  # its first end returns the messages, and then nobody takes them
+        for r in [holder] + [r for r in replicas if r is not holder]:
+            r.kill()
+            r.start()
+            r.wait_for("paused", reason="delivery_limit", since=0)
+    bed.queue.wait_for_ready(120)
+    assert bed.queue.n_consumers == 0 and not bed.app.posts()
+    shown = subprocess.run([holder.binary, "status", "--config", holder.config_path], capture_output=True, text=True, check=True).stdout
+    assert f"stopped near the delivery limit until `onceward retry --consumer C`: {bed.queue.name}" in " ".join(shown.split())
+    command(bed, holder, "retry")
     bed.wait_for_effects(ordered.ids())
     ordered.assert_ordered()
     bed.assert_acked()

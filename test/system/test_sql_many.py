@@ -737,6 +737,33 @@ def test_a_retry_makes_rows_due_and_has_a_number(others, sessions):
     assert lever(a, "retry(%s, NULL, 'bob')", a.consumer) == 1
 
 
+def test_a_stop_stands_until_a_retry_of_everything(others):
+    """It is told to all replicas, and also by those that do not know it yet."""
+    a, b = others("a"), others("b")
+    stop = json.dumps([{"consumer": "c", "queue": "c-1", "stop": {"count": 18, "why": "near"}}, {"consumer": "c", "queue": "c-2"},
+                       {"consumer": "other", "queue": "o", "stop": {"count": 18, "why": "near"}}])
+
+    def stops(session, states="[]", **more):
+        rows = of_kind(session.presence(states, consumers=["x", "c"], ordered=True, **more), "stop")
+        return {(r.ord, r.text): (r.counter, r.name) for r in rows}
+
+    assert stops(a) == {}
+    assert stops(a, stop, count=False) == stops(b) == {(2, "c-1"): (18, "near")}
+    assert of_kind(a.presence("[]", consumers=["c"]), "stop") == [], "no queue of the caller is ordered"
+    other = json.dumps([{"consumer": "c", "queue": "c-2", "stop": {"count": 19, "why": "too"}}])
+    assert stops(b, other) == {(2, "c-1"): (18, "near"), (2, "c-2"): (19, "too")}
+    lever(a, "retry('c', '{m1}', 'ann')")
+    assert len(stops(a)) == 2
+    lever(a, "retry('c', NULL, 'ann')")
+    assert stops(a) == stops(b) == {}
+
+
+def test_states_of_another_shape_are_no_peers(others):
+    for odd in ("{}", "3", '[3, null, {"consumer": "c", "subscription": "x", "received": {}, "queue": []}]'):
+        others("a").presence(odd)
+        assert of_kind(others("b").presence("[]", consumers=["c"], ordered=True), "peer") == []
+
+
 def test_what_is_given_up_is_noted_until_it_is_dead_or_wanted_again(others, sessions):
     a = others("a")
     inbox = sessions("a")

@@ -103,13 +103,15 @@ static void end(struct world *w)
     free(w);
 }
 
-static void deliver_id(struct world *w, int partition, uint8_t key, const char *id)
+static void deliver_again(struct world *w, int partition, uint8_t key, const char *id, int64_t count)
 {
     struct queue *q = &w->q[partition];
-    struct arrival a = {.generation = 1,
+    struct arrival a = {.generation = q->generation,
                         .number = ++w->n_delivered,
                         .consumer = q->consumer.number,
                         .message = message_new(),
+                        .redelivered = count > 0,
+                        .delivery_count = count,
                         .n_bytes = 100,
                         .no_id = DEAD_NONE,
                         .has_key = key != NO_KEY,
@@ -118,6 +120,11 @@ static void deliver_id(struct world *w, int partition, uint8_t key, const char *
 
     queue_delivered(q, w->now, &a);
     run(w, 100);
+}
+
+static void deliver_id(struct world *w, int partition, uint8_t key, const char *id)
+{
+    deliver_again(w, partition, key, id, 0);
 }
 
 static void deliver(struct world *w, int partition, uint8_t key)
@@ -242,6 +249,115 @@ static void test_an_old_report_is_no_proof(void **state)
     end(w);
 }
 
+/* --- the delivery limit --- */
+
+enum { LIMIT = 20, MAX_HOLD_MS = 600000 };
+
+static struct world *world_with_limit(void)
+{
+    struct world *w = world();
+
+    for (int i = 0; i < 2; i++)
+        w->q[i].returns.configured = LIMIT;
+    w->can = 1u << OP_CLAIM;
+    return w;
+}
+
+static void reopen(struct world *w)
+{
+    static uint64_t generation = 100;
+
+    assert_true(w->reopened);
+    w->reopened = false;
+    queue_channel_lost(&w->q[0], w->now, 0, "reopened");
+    queue_channel_open(&w->q[0], w->now, ++generation, 4, 0, KIND_QUORUM);
+}
+
+static int64_t stop_of(struct world *w)
+{
+    const char *why;
+
+    return queue_stop_wanted(&w->q[0], &why);
+}
+
+/* The queue claims nothing, and the messages return once, after max_hold, when the inbox has the stop. */
+static void test_a_queue_near_its_limit_stops_until_an_operator_continues(void **state)
+{
+    struct world *w = world_with_limit();
+
+    deliver_again(w, 0, 1, "far", LIMIT - 3);
+    assert_int_equal(w->n_claims, 1);
+    deliver_again(w, 0, 2, "near", LIMIT - 2);
+    deliver_again(w, 0, 3, "nearer", LIMIT - 1);
+    assert_int_equal(w->n_claims, 1);
+    assert_int_equal(stop_of(w), LIMIT - 2);
+    assert_true(w->n[EVENT_PAUSED] == 1);
+    queue_stop_known(&w->q[0], w->now, 0, ""); /* asked before it stopped */
+    run(w, 2 * MAX_HOLD_MS);
+    assert_int_equal(stop_of(w), LIMIT - 2);
+    assert_false(w->reopened);
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, "near");
+    assert_int_equal(stop_of(w), 0);
+    run(w, 5000);
+    reopen(w);
+    run(w, 2 * MAX_HOLD_MS);
+    assert_int_equal(w->q[0].consumer.state, CONSUMER_NONE);
+    queue_stop_known(&w->q[0], w->now, 0, "");
+    run(w, 2000);
+    assert_int_equal(w->q[0].consumer.state, CONSUMER_ACTIVE);
+    end(w);
+}
+
+/* The operator accepts one more return, and not one for all later messages. */
+static void test_after_a_retry_the_queue_stops_again_where_less_is_left(void **state)
+{
+    struct world *w = world_with_limit();
+
+    deliver_again(w, 0, 1, "near", LIMIT - 2);
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, "near");
+    queue_stop_known(&w->q[0], w->now, 0, "");
+    run(w, 200);
+    assert_int_equal(w->n_claims, 1);
+    deliver_again(w, 0, 2, "other", LIMIT - 1);
+    deliver(w, 0, 3);
+    assert_int_equal(w->n_claims, 3);
+    assert_int_equal(stop_of(w), 0);
+    w->reopened = true;
+    reopen(w); /* the near ones are gone */
+    run(w, 2000);
+    deliver(w, 0, 4);
+    deliver_again(w, 0, 5, "again", LIMIT - 2);
+    assert_int_equal(stop_of(w), LIMIT - 2);
+    end(w);
+}
+
+static void test_a_standby_of_a_stopped_queue_closes_its_channel(void **state)
+{
+    struct world *w = world_with_limit();
+
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, "near");
+    run(w, 200);
+    reopen(w);
+    run(w, 2 * MAX_HOLD_MS);
+    assert_int_equal(w->q[0].consumer.state, CONSUMER_NONE);
+    assert_int_equal(w->q[1].consumer.state, CONSUMER_ACTIVE);
+    end(w);
+}
+
+/* The broker drops it with the next return: it is processed now, and held beyond max_hold. */
+static void test_the_last_delivery_is_processed_and_not_returned(void **state)
+{
+    struct world *w = world_with_limit();
+
+    deliver_again(w, 0, 1, "last", LIMIT);
+    assert_int_equal(w->n_claims, 1);
+    assert_int_equal(stop_of(w), 0);
+    deliver_id(w, 0, 1, "behind");
+    run(w, 2 * MAX_HOLD_MS);
+    assert_false(w->reopened);
+    end(w);
+}
+
 /* Its key is unknown: a later message may be of the same key. */
 static void test_nothing_behind_a_message_without_its_body_is_claimed(void **state)
 {
@@ -304,6 +420,10 @@ int main(void)
         cmocka_unit_test(test_an_old_report_is_no_proof),
         cmocka_unit_test(test_nothing_behind_a_message_without_its_body_is_claimed),
         cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
+        cmocka_unit_test(test_a_queue_near_its_limit_stops_until_an_operator_continues),
+        cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
+        cmocka_unit_test(test_a_standby_of_a_stopped_queue_closes_its_channel),
+        cmocka_unit_test(test_the_last_delivery_is_processed_and_not_returned),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,7 +40,8 @@ static struct fleet_lever levers[] = {{.consumer = "payments",
                                        .by = "ann",
                                        .since_ms = 240000,
                                        .n_give_up = 3,
-                                       .give_up_by = "bob"}};
+                                       .give_up_by = "bob",
+                                       .stopped = ""}};
 
 static struct fleet fleet = {
     .queues = queues, .n_queues = 2, .n_replicas = 2, .levers = levers, .n_levers = 1};

@@ -166,6 +166,11 @@ struct queue {
         int64_t stop_until_ms; /* from then on even with requests in flight */
         bool closing;          /* ACTION_REOPEN was taken */
         int64_t blocked_ms, priority_ms, two_ms; /* latest log lines of these events; 0: none */
+        struct order_limit {
+            int64_t count;    /* deliveries of the message that stopped the queue; 0: it is not stopped */
+            bool recorded;    /* the inbox has the stop */
+            int64_t accepted; /* an operator has continued: up to this count; 0: none */
+        } limit;
         int64_t exclusive_again_ms; /* end of the pause because another replica received messages */
         struct order_peer peers[8];
         unsigned next_peer; /* the place to be used next when all are taken */
@@ -357,6 +362,13 @@ void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, i
 /* The number of other instances that may consume this queue (their queue_may_consume), according to presence;
  * 0: none, or unknown. */
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
+
+/* An ordered queue near its delivery limit is stopped in all replicas until an operator continues. The number of
+ * deliveries at which this one has stopped it, if the inbox does not have that yet, and the reason in words; 0: none. */
+int64_t queue_stop_wanted(const struct queue *q, const char **ret_why);
+
+/* The stop as the inbox has it: to be called with every report, before the first subscription. count 0: none. */
+void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, const char *why);
 
 /* The figures of another replica that is subscribed to this ordered queue: the number of its subscription, above 0, and
  * of the deliveries that it has received. who: a hash of its instance. Call it for each report, about every 5 s. */

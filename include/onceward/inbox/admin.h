@@ -83,6 +83,7 @@ struct fleet_lever {
     int64_t since_ms;        /* age */
     int64_t n_give_up;       /* messages that operators want given up */
     const char *give_up_by;
+    const char *stopped; /* ordered queues that wait near their delivery limit, with reasons */
 };
 
 /* The outbox. Texts are never NULL. */

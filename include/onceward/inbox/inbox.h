@@ -324,9 +324,18 @@ struct inbox_peer {
     bool may_consume, is_active;    /* able to process a message now; the one that the queue delivers to */
 };
 
+/* An ordered queue that is stopped near its delivery limit, until an operator continues. */
+struct inbox_stop {
+    size_t entry; /* of the consumer */
+    const char *queue, *why;
+    int64_t count; /* deliveries of the message that stopped it */
+};
+
 struct inbox_presence {
     const struct inbox_peer *peers;
     size_t n_peers;
+    const struct inbox_stop *stops;
+    size_t n_stops;
     const int *n_others; /* per queue: other instances that may consume it; NULL: not asked for */
     int64_t n_counted;   /* approximate number of rows read for n_others */
     const struct inbox_holder_seen *holders;

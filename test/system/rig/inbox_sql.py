@@ -210,9 +210,9 @@ class Inbox(Session):
         return self.query("SELECT * FROM onceward.sidecar_register_many(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[])",
                           *(list(field) for field in zip(*queues)))
 
-    def presence(self, queues="[]", counter=None, consumers=None, version="v", holders=(), count=True):
-        return self.query("SELECT * FROM onceward.sidecar_presence(%s, %s, %s, %s, 'host', %s::json, %s::text[], %s::text[], %s)",
-                          self.instance, self.number, counter, version, queues, consumers or [self.consumer], list(holders), count)
+    def presence(self, queues="[]", counter=None, consumers=None, version="v", holders=(), count=True, ordered=False):
+        return self.query("SELECT * FROM onceward.sidecar_presence(%s, %s, %s, %s, 'host', %s::json, %s::text[], %s::text[], %s, %s)",
+                          self.instance, self.number, counter, version, queues, consumers or [self.consumer], list(holders), count, ordered)
 
     def row(self, message_id):
         rows = self.query("SELECT * FROM onceward.inbox WHERE consumer = %s AND message_id = %s", self.consumer, message_id)
