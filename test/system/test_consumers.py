@@ -222,9 +222,9 @@ def test_status_names_hosts_marks_other_configurations_and_shows_a_drained_repli
     assert f"{sidecar.find('started')[0]['instance']} ({socket.gethostname()})" in status()
     assert replicas()[0]["host"] == socket.gethostname()
     assert run("drain", "--state", os.path.join(bed.folder, "sidecar1.state")).status == 0
-    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '30 s' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
-    assert [r["state"] for r in replicas()] == ["drained"]
-    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '2 min' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
+    wait_until(lambda: [r["state"] for r in replicas()] == ["drained"], "it is shown as drained", 20)
+    assert sidecar.term() == 0
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '15 s' WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
     assert replicas() == []
 
 

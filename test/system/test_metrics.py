@@ -88,7 +88,7 @@ def test_the_page_has_the_metrics_of_the_log(bed, port, fresh_postgres):
     for name, labels in found:
         assert {key for key, _ in labels} == {label for label in wanted[name] if label}, name
     missing = set(wanted) - {name for name, _ in found}
-    with_keys = {"onceward_partitions", "onceward_partitions_active", "onceward_batch_size"}
+    with_keys = {"onceward_partitions", "onceward_partitions_active", "onceward_batch_size", "onceward_unkeyed_total"}
     assert missing <= {"onceward_oldest_snapshot_ms", "onceward_outbox_relay_ms_p50", "onceward_outbox_relay_ms_p99"} | with_keys, "null, or nothing was relayed"
     assert found["onceward_state", (("queue", bed.queue.name), ("state", "consuming"))] == 1
     assert sum(v for (name, _), v in found.items() if name == "onceward_state") == 1
