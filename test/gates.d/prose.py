@@ -15,7 +15,7 @@ FIRST = set("""what who whoever whatever whose those that one it they nobody som
 BANNED = re.compile(r"\b(whoever|anew|for ever|ever more|in vain|where was|is told|says so|what is out|what waits|comes back|for good|all the same|"
                     r"at hand)\b", re.I)
 ABSENT = re.compile(r"\bdesign(?:\.md| section)\b", re.I)
-LINE_MAX, SENTENCE_MAX, PARAGRAPH_MAX = 120, 35, 5
+LINE_MAX, SENTENCE_MAX, AVERAGE_MAX, PARAGRAPH_MAX, CELL_MAX = 120, 35, 25, 5, 20
 
 C_COMMENT = re.compile(r"/\*(.*?)\*/", re.S)
 C_TEXT = re.compile(r'"((?:\\.|[^"\\\n])*)"')
@@ -63,12 +63,14 @@ def plain(line):
 
 
 def of_page(text):
-    is_code, paragraph, begin = False, [], 1
+    is_code, paragraph, begin, lengths = False, [], 1, []
 
     def sentences():
         words = re.split(r"(?<=[.!?:])\s+", " ".join(paragraph))
         for s in words:
             n = len(s.split())
+            if n:
+                lengths.append(n)
             if n > SENTENCE_MAX:
                 yield begin, "sentence", f"a sentence of {n} words: {SENTENCE_MAX} at most: {s[:50]}…"
         text = " ".join(paragraph)
@@ -84,6 +86,10 @@ def of_page(text):
             paragraph = []
             if not is_code and line.startswith("|"):
                 yield from of_text(plain(line), 0, lambda at, number=number: number)
+                for cell in plain(line).strip().strip("|").split("|"):
+                    n = len(cell.split())
+                    if n > CELL_MAX:
+                        yield number, "cell", f"a cell of {n} words: {CELL_MAX} at most: {cell.strip()[:50]}…"
             continue
         if len(line) > LINE_MAX:
             yield number, "line", f"a line of {len(line)} characters: {LINE_MAX} at most"
@@ -95,6 +101,8 @@ def of_page(text):
             begin = number
         paragraph.append(re.sub(r"^\s*([-*#]+|\d+\.) ", "", plain(line)))
     yield from sentences()
+    if lengths and sum(lengths) > AVERAGE_MAX * len(lengths):
+        yield 1, "average", f"sentences of {sum(lengths) / len(lengths):.0f} words on average: {AVERAGE_MAX} at most"
 
 
 def faults(root):

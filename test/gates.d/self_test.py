@@ -39,6 +39,8 @@ BAD = [
     ("prose", "README.md", "word " * 36 + "\n", "a line of 180"),
     ("prose", "README.md", ("word " * 18 + "\n") * 2 + "end.\n", "a sentence of 37 words"),
     ("prose", "README.md", "A line of some words.\n" * 6, "a paragraph of 6 lines"),
+    ("prose", "README.md", "| a |\n|---|\n| " + "word " * 21 + "|\n", "a cell of 21 words"),
+    ("prose", "README.md", ("word " * 14 + "\n" + "word " * 11 + "and end.\n\n") * 2, "sentences of 27 words on average"),
     ("mutants", "src/core/second.c", "int rule_second(void)\n{\n    return 4;\n}\n", "its lines do not stand in src/core/second.c"),
     ("mutants", "src/core/second.c", "int a(void)\n{\n    return 2;\n}\nint b(void)\n{\n    return 2;\n}\n", "2 times"),
     ("mutants", "test/sim.d/mutants/B.patch", "b\n\n--- include/onceward/core/rule.h\n@@\n-#pragma once\n", "is no src/….c"),

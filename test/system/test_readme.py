@@ -131,6 +131,16 @@ def test_each_source_that_is_named_exists():
     assert n > 20 and not wrong, wrong
 
 
+def test_each_revision_that_is_named_is_a_commit():
+    git = lambda *words, **more: subprocess.run(["git", "-C", ROOT, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False, **more)
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != b"false":
+        pytest.skip("no checkout with its history")
+    named = {revision: page for page in pages.all_pages() for revision in re.findall(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,40}\b", pages.read(page))}
+    known = git("cat-file", "--batch-check", input="".join(f"{revision}^{{commit}}\n" for revision in named).encode()).stdout.decode().splitlines()
+    wrong = [f"{page}: {revision}" for (revision, page), line in zip(named.items(), known) if line.split()[1:2] != ["commit"]]
+    assert len(named) == len(known) > 10 and not wrong, wrong
+
+
 def test_the_short_figures_are_those_of_the_long_table():
     from lib import publish
     assert pages.part("README.md", "short figures") == publish.short(pages.part("test/README.md", "figures"))
