@@ -304,9 +304,9 @@ static void check_batch(const struct reading *r, const struct config_queue *q)
                          "expected forward.batch.max_messages beside it");
         return;
     }
-    if (q->order.key.n)
+    if (q->order.key.n && w->batch.max_messages > q->prefetch)
         cross_report(r, false, "forward.batch.max_messages", "order.key",
-                     "an ordered queue has one message per request; expected only one of the two");
+                     "is above the prefetch of an ordered queue (%d); expected at most as much", q->prefetch);
     size_t results = config_batch_results(q);
 
     if (results && w->max_response_bytes < BATCH_ANSWER_BYTES + results)

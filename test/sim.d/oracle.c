@@ -124,6 +124,20 @@ static void check_message(struct world *w, const struct post *p)
 }
 
 /* A request has different messages, at most as many as configured. */
+/* A request has at most one message of each key. */
+static void check_key_is_once(struct world *w, const struct post *carrier, size_t i)
+{
+    const struct truth *t = carrier->members[i]->truth;
+
+    if (!rules_of(w, carrier->queue)->ordered || t->key < 0)
+        return;
+    for (size_t j = 0; j < i; j++)
+        if (carrier->members[j]->truth->key == t->key &&
+            carrier->members[j]->queue == carrier->members[i]->queue)
+            oracle_broken(w, "order", "%s and %s of the same key are in one request",
+                          carrier->members[j]->truth->id, t->id);
+}
+
 static void check_batch(struct world *w, const struct post *carrier)
 {
     const struct queue_batch_rules *rules = &rules_of(w, carrier->queue)->batch;
@@ -136,6 +150,7 @@ static void check_batch(struct world *w, const struct post *carrier)
 
         if (i && t == carrier->members[i - 1]->truth)
             oracle_broken(w, "batch", "%s is twice in one request", t->id);
+        check_key_is_once(w, carrier, i);
         if (t->row.batch_cap && carrier->n_members > (size_t)t->row.batch_cap)
             oracle_broken(w, "batch", "%s is in a request of %zu, and it failed in one of twice %d", t->id,
                           carrier->n_members, t->row.batch_cap);

@@ -414,9 +414,11 @@ static void make_batches(struct plan *p, uint64_t *r)
     for (int i = 0; i < p->n_queues; i++) {
         struct queue_rules *q = &p->queues[i].rules;
 
-        if (q->ordered)
-            continue;
+        int prefetch = q->prefetch;
+
         plan_batch(q, (int)ONE_OF(r, 2, 3, 8, 30, 100));
+        if (q->ordered)
+            q->prefetch = prefetch;
         if (random_chance(r, 2000))
             q->batch.max_bytes = 1024;
     }

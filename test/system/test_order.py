@@ -1,6 +1,7 @@
 """Order per key on real servers: the completions of one key commit in the order of the queue, whatever ends or restarts."""
 
 import itertools
+import json
 import subprocess
 import threading
 import time
@@ -11,6 +12,7 @@ import pytest
 from rig.application import Gate
 from rig.bare import Consumer
 from rig.wait import wait_until
+from test_batches import Batch, forward
 
 SINGLE = {"x-queue-type": "quorum", "x-single-active-consumer": True}
 ORDER = {"order": {"key": ["header:account"]}, "delivery_limit": 0}
@@ -55,6 +57,36 @@ class Ordered:
         finally:
             app.give_back(database)
         return 200
+
+    def commit_batch(self, request, reply):
+        """The valid messages of a request in one transaction; the others are named as failed."""
+        batch, failures, app = Batch(request), [], self.bed.app
+        keys = [m["id"].split(":")[0] for m in batch.messages]
+        assert len(keys) == len(set(keys)), f"several messages of a key in one request: {batch.ids}"
+        for m in batch.messages:
+            key, number = m["id"].split(":")
+            status = self.fails(key, int(number), m["attempt"])
+            if status:
+                failures.append({"id": m["id"], "status": status})
+        failed = {f["id"] for f in failures}
+        tokens = [m["token"] for m in batch.messages if m["id"] not in failed]
+        database = app.borrow()
+        try:
+            with database.cursor() as cursor:
+                cursor.execute("""INSERT INTO app.ledger (application, message_id, note)
+                    SELECT %(app)s, id, (SELECT coalesce(max(split_part(message_id, ':', 2)::int), 0) FROM app.ledger
+                                         WHERE application = %(app)s AND message_id LIKE split_part(id, ':', 1) || ':%%')
+                    FROM onceward.complete_valid(%(tokens)s::text[]) v (token)
+                    JOIN unnest(%(all)s::text[], %(ids)s::text[]) m (token, id) USING (token)""",
+                               {"app": app.name, "tokens": tokens, "all": [m["token"] for m in batch.messages],
+                                "ids": batch.ids})
+            database.commit()
+        except Exception:
+            database.rollback()
+            raise
+        finally:
+            app.give_back(database)
+        reply.status(200, json.dumps({"failures": failures}).encode(), {"Onceward-Batch": batch.count})
 
     def ids(self):
         return [f"{key}:{n}" for key, most in self.numbers.items() for n in range(1, most + 1)]
@@ -126,6 +158,25 @@ def test_after_a_dead_letter_the_key_goes_on(bed):
     bed.sidecar(**ORDER)
     bed.wait_for_effects(set(ordered.ids()) - {"a:3"})
     ordered.assert_ordered(without={"a:3"})
+    assert [r["reason"] for r in bed.letters()] == ["permanent"]
+    bed.assert_acked()
+
+
+def test_a_batch_has_one_message_of_each_key(bed):
+    """One message dies and one is tried again, both named in the answer of a batch; the sidecar is killed meanwhile."""
+    ordered = Ordered(bed)
+    bed.app.handler = ordered.commit_batch
+    ordered.fails = lambda key, number, attempt: (422 if (key, number) == ("k1", 3) else
+                                                  500 if (key, number, attempt) == ("k2", 2, 1) else None)
+    ordered.publish([f"k{i}" for i in range(20)], 20)
+    keys = {"retry": {"max_attempts": 8, "backoff": "50ms", "max_backoff": "50ms"}, "forward": forward(100, 2), **ORDER}
+    sidecar = bed.sidecar(**keys)
+    wait_until(lambda: len(ordered.rows()) >= 100, lambda: f"100 completed: {bed.statuses()}")
+    sidecar.kill()
+    bed.sidecar(**keys)
+    bed.wait_for_effects(set(ordered.ids()) - {"k1:3"})
+    ordered.assert_ordered(without={"k1:3"})
+    assert max(int(p.header("Onceward-Batch")) for p in bed.app.posts()) >= 5
     assert [r["reason"] for r in bed.letters()] == ["permanent"]
     bed.assert_acked()
 

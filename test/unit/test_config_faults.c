@@ -711,6 +711,15 @@ static void test_combinations(void **state)
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"delivery_limit\": 19", "queues.q.delivery_limit",
          "with a limit of 19 the broker drops all messages that an ordered queue holds after as many restarts; "
          "expected 0 (no limit) or at least 20"},
+        {'F',
+         "\"order\": {\"key\": [\"header:a\"]}, \"forward\": {\"url\": \"http://h\", \"batch\": "
+         "{\"max_messages\": 256}}",
+         NULL, NULL},
+        {'F',
+         "\"order\": {\"key\": [\"header:a\"]}, \"forward\": {\"url\": \"http://h\", \"batch\": "
+         "{\"max_messages\": 257}}",
+         "queues.q.forward.batch.max_messages",
+         "is above the prefetch of an ordered queue (256); expected at most as much"},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_parked\": 10", "queues.q.max_parked",
          "has no effect on an ordered queue, where the prefetch bounds all that is held"},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"revive\": 1", "queues.q.revive",
