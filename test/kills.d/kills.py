@@ -43,8 +43,7 @@ class Kills:
     def start(self):
         self.servers.start()
         rabbitmq = self.servers.rabbitmq
-        rabbitmq.rabbitmqctl("add_user", READER, "secret")
-        rabbitmq.rabbitmqctl("set_permissions", "-p", "/", READER, "^$", "^amq\\.default$", ".*")
+        rabbitmq.add_user(READER, write="^amq\\.default$")
         self.version = rabbitmq.rabbitmqctl("version").split()[-1]
         self.postgres = schema.ensure(schema.database(self.servers.postgres, "kills"))
 

@@ -162,8 +162,7 @@ def test_a_limit_that_nobody_has_told_and_cannot_be_read_loses_nothing(bed, limi
     """The user may not configure the queue. One delivery count on such a queue proves that it counts: `limits` names the key, and what was
     redelivered is renewed."""
     user = f"reader-{limit}"
-    bed.rabbitmq.rabbitmqctl("add_user", user, "secret")
-    bed.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", user, "^$", "^amq\\.default$", ".*")
+    bed.rabbitmq.add_user(user, write="^amq\\.default$")
     try:
         top = {"broker": {"user": user, "password": "secret"}}
         bed.queue = bed.new_queue("-untold", arguments={"x-queue-type": "quorum", "x-delivery-limit": limit})
@@ -183,7 +182,7 @@ def test_a_limit_that_nobody_has_told_and_cannot_be_read_loses_nothing(bed, limi
         bed.assert_once(*ids)
         bed.assert_acked()
     finally:
-        bed.rabbitmq.rabbitmqctl("delete_user", user)
+        bed.rabbitmq.delete_user(user)
 
 
 def test_another_body_at_the_limit_is_not_taken_for_the_first(limited):

@@ -518,9 +518,8 @@ def test_replicas_that_both_receive_messages_pause(bed):
     Ordered(bed, arguments={"x-queue-type": "quorum"})
     bed.app.handler = lambda request, reply: time.sleep(0.1) or bed.app.commit(request) and 200
     user = f"reader-{bed.name[-6:]}"
-    bed.rabbitmq.rabbitmqctl("add_user", user, "secret")
+    bed.rabbitmq.add_user(user)
     try:
-        bed.rabbitmq.rabbitmqctl("set_permissions", user, "^$", ".*", ".*")
         top = {"broker": {"user": user, "password": "secret"}}
         replicas = [bed.sidecar(top=top, name=f"s{i}", forward={"concurrency": 1}, **ORDER) for i in range(2)]
         stop = threading.Event()
@@ -540,7 +539,7 @@ def test_replicas_that_both_receive_messages_pause(bed):
             publisher.join()
         assert any(r.find("paused", reason="not_exclusive") for r in replicas)
     finally:
-        bed.rabbitmq.rabbitmqctl("delete_user", user)
+        bed.rabbitmq.delete_user(user)
 
 
 @pytest.mark.parametrize("source, n_keys", [("header:account", 2), ("routing_key", 1)])

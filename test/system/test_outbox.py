@@ -333,15 +333,14 @@ def test_an_operator_pauses_the_outbox(box):
 def test_another_virtual_host_is_refused(box):
     first = relay(box, "first")
     first.wait_for("outbox_held")
-    box.rabbitmq.rabbitmqctl("add_vhost", box.name)
-    box.rabbitmq.rabbitmqctl("set_permissions", "-p", box.name, "guest", ".*", ".*", ".*")
+    box.rabbitmq.add_vhost(box.name)
     try:
         other = relay(box, "other", vhost=box.name)
         said = other.wait_for("outbox_refused")
         assert "outbox_forget_broker" in said["reason"]
     finally:
         other.kill()
-        box.rabbitmq.rabbitmqctl("delete_vhost", box.name)
+        box.rabbitmq.delete_vhost(box.name)
 
 
 def test_a_lost_connection_loses_nothing(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
@@ -497,15 +496,14 @@ def test_what_waits_for_a_first_relay_is_shown(box):
 def test_a_user_who_may_write_to_his_exchange_only_passes_check(box):
     """With all exchanges allowed by the configuration nobody can tell which they are."""
     name = box.name
-    box.rabbitmq.rabbitmqctl("add_user", name, "secret")
+    box.rabbitmq.add_user(name, write=f"^{box.exchange}$", read="")
     try:
-        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", f"^{box.exchange}$", "")
         url = box.rabbitmq.url().replace("guest:guest", f"{name}:secret")
         sidecar = box.sidecar(wait=False, top={"queues": None, "outbox": {}, "broker": {"url": url}})
         checked = run(box, sidecar, "check", "--connect")
         assert checked.returncode == 0 and "no other was tried" in checked.stdout, checked.stdout + checked.stderr
     finally:
-        box.rabbitmq.rabbitmqctl("delete_user", name)
+        box.rabbitmq.delete_user(name)
 
 
 def parked(box):
@@ -554,16 +552,15 @@ def test_without_write_permission_an_exchange_stops_and_goes_on_in_order(box):
     name, other = box.name, box.name + "-other"
     box.queue.channel.exchange_declare(other, "direct", durable=True)
     box.queue.channel.queue_bind(box.queue.name, other, "key")
-    box.rabbitmq.rabbitmqctl("add_user", name, "secret")
+    box.rabbitmq.add_user(name, read="")
     try:
-        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", ".*", "")
         url = box.rabbitmq.url().replace("guest:guest", f"{name}:secret")
         sidecar = box.sidecar(wait=False, top={"queues": None, "outbox": {}, "broker": {"url": url}})
         publish(box, "before")
         assert take(box, 1)[0][0] == "before"
-        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", f"^{other}$", "")
+        box.rabbitmq.set_permissions(name, "", f"^{other}$", "")
         # A busy channel remembers for a while what it was allowed: the relay gets a new one.
-        box.rabbitmq.rabbitmqctl("close_all_user_connections", name, "the permissions have changed")
+        box.rabbitmq.eval(f'rabbit_networking:close_all_user_connections(<<"{name}">>, <<"the permissions have changed">>)')
         ids = [f"m{n:04}" for n in range(2000)]
         publish_many(box, ids[:1500])
         line = sidecar.wait_for("outbox_stopped", exchange=box.exchange, reason="refused")
@@ -574,14 +571,14 @@ def test_without_write_permission_an_exchange_stops_and_goes_on_in_order(box):
         wait_until(lambda: gauge(box)["waiting"] == 1500, lambda: f"1500 wait: {gauge(box)}", 40)
         assert letters(box) == []
         publish_many(box, ids[1500:1800])
-        box.rabbitmq.rabbitmqctl("set_permissions", "-p", "/", name, "", ".*", "")
+        box.rabbitmq.set_permissions(name, "", ".*", "")
         publish_many(box, ids[1800:])
         assert [x[0] for x in take(box, 2000, 90)] == ids
         sidecar.wait_for("outbox_open", exchange=box.exchange)
         wait_for_nothing_waiting(box)
         assert letters(box) == [] and parked(box) == [] and is_empty(box)
     finally:
-        box.rabbitmq.rabbitmqctl("delete_user", name)
+        box.rabbitmq.delete_user(name)
         box.queue.channel.exchange_delete(other)
 
 

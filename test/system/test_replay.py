@@ -273,9 +273,8 @@ def test_the_same_queue_of_another_virtual_host_is_another_replay(bed, other, id
     to = ("--consumer", bed.queue.name, "--to", other.name)
     interrupted(idle, other, *to)
     there = bed.queue.name
-    bed.rabbitmq.rabbitmqctl("add_vhost", there)
+    bed.rabbitmq.add_vhost(there)
     try:
-        bed.rabbitmq.rabbitmqctl("set_permissions", "-p", there, "guest", ".*", ".*", ".*")
         connection = bed.rabbitmq.connect(there)
         connection.channel().queue_declare(other.name, durable=True)
         connection.close()
@@ -286,7 +285,7 @@ def test_the_same_queue_of_another_virtual_host_is_another_replay(bed, other, id
             json.dump(config, f)
         assert "60 replayed" in replay(idle, *to, "--config", idle.config_path + ".there")
     finally:
-        bed.rabbitmq.rabbitmqctl("delete_vhost", there)
+        bed.rabbitmq.delete_vhost(there)
     assert "60 in all" in replay(idle, *to)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 
 import pytest
@@ -39,23 +38,7 @@ WITH_QUEUE = '{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"
 
 
 class OwnBroker(servers.RabbitMQ):
-    """A node that tests may break. Erlang is evaluated in it within milliseconds, where rabbitmqctl takes seconds."""
-
-    def eval(self, code):
-        with open(os.path.join(self.folder, ".erlang.cookie")) as f:
-            cookie = f.read().strip()
-
-        def call():
-            done = subprocess.run(["erl_call", "-c", cookie, "-n", self.node, "-e"], input=code.strip().rstrip(".").encode() + b".\n",
-                                  env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=servers.PATIENCE)
-            # It is impatient, and a busy machine slow: then nothing was evaluated.
-            return None if b"failed to connect to node" in done.stdout else done
-
-        done = wait_until(call, "erl_call reaches the node", 60, 0.2)
-        text = done.stdout.decode(errors="replace")
-        if done.returncode or not text.startswith("{ok, "):
-            raise servers.ServerError(f"{code}: {text}")
-        return text[len("{ok, "):-1]
+    """A node that tests may break."""
 
     def counts(self, queue):
         """The broker's own view of a queue, and of the connections and channels of its sidecars."""
