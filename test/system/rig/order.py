@@ -30,9 +30,9 @@ def group_of(item):
 
 
 def share_servers(items):
-    """The tests of a file that have a database server between them go to one worker: elsewhere it would be made again."""
+    """The tests of a file that have a server between them go to one worker: elsewhere it would be made again."""
     for item in items:
-        if "private_postgres" in item.fixturenames and not group_of(item):
+        if {"private_postgres", "own_broker"} & set(item.fixturenames) and not group_of(item):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
 
 
