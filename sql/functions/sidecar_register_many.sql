@@ -7,6 +7,8 @@
 --             still runs under the former name and one that takes it over meet in the same rows
 --   order     an ordered queue (p_ordered) whose recorded range is another: a change of the range moves keys to other partitions, so that
 --             later messages of a key may come before earlier ones. It is made where p_takes_overs names the recorded range
+--   mode      replicas of this consumer keep the order of each key and this one does not (p_ordered), or the reverse. The setting is changed where
+--             p_takes_overs names the recorded queue or range
 --   busy      the record is being changed, or the broker is not known yet (NULL): ask again
 --   range     it is recorded, with the range that queue says; former: the range before this call, where it has changed it. A recorded
 --             range that is wider is that of replicas before, or of others: the caller reads those partitions, too, until they are empty
@@ -45,9 +47,9 @@ BEGIN
         INSERT INTO onceward.history_begun DEFAULT VALUES;
     END IF;
 
-    INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue)
-    SELECT i.consumer, i.broker, i.vhost, i.queue
-    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues) i (consumer, broker, vhost, queue)
+    INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue, ordered)
+    SELECT i.consumer, i.broker, i.vhost, i.queue, coalesce(i.ordered, false)
+    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_ordered) i (consumer, broker, vhost, queue, ordered)
     LEFT JOIN LATERAL (SELECT true AS yes FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) there ON true
     WHERE there.yes IS NULL AND i.broker IS NOT NULL
       AND NOT EXISTS (SELECT FROM onceward.consumer o
@@ -57,29 +59,32 @@ BEGIN
 
     BEGIN
         WITH taken AS MATERIALIZED (
-            SELECT i.consumer, i.broker, i.vhost, f.queue, f.former, f.tid
+            SELECT i.consumer, i.broker, i.vhost, f.queue, f.former, f.tid, coalesce(i.ordered, f.ordered) AS ordered
             FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ended, p_ordered)
                  i (consumer, broker, vhost, queue, takes_over, ended, ordered)
             CROSS JOIN LATERAL (
-                SELECT c.ctid AS tid, c.queue AS former,
+                SELECT c.ctid AS tid, c.queue AS former, c.ordered,
                        CASE WHEN onceward.queue_hull(c.queue, i.queue) IS NULL OR (c.vhost, c.broker) <> (i.vhost, i.broker) THEN i.queue
                             WHEN i.ended THEN onceward.consumer_range(i.consumer, i.queue)
                             ELSE onceward.queue_hull(c.queue, i.queue) END AS queue
                 FROM onceward.consumer c
-                WHERE c.consumer = i.consumer AND (c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker)
+                WHERE c.consumer = i.consumer
+                  AND ((c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) OR c.ordered <> i.ordered)
                   AND (c.queue = i.takes_over OR onceward.queue_hull(c.queue, i.takes_over) IS NOT NULL
                        OR (onceward.queue_hull(c.queue, i.queue) IS NOT NULL AND (c.vhost, c.broker) = (i.vhost, i.broker)))
-                  AND (i.ordered IS NOT TRUE OR onceward.queue_hull(c.queue, i.queue) IS NULL
-                       OR c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over)))
+                  AND (c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over))
+                       OR coalesce(c.ordered = i.ordered, true)
+                          AND (i.ordered IS NOT TRUE OR onceward.queue_hull(c.queue, i.queue) IS NULL))
                 LIMIT 1 FOR UPDATE OF c SKIP LOCKED) f
             WHERE NOT EXISTS (SELECT FROM onceward.consumer o
                               WHERE o.vhost = i.vhost AND o.broker = i.broker AND o.consumer <> i.consumer
                                 AND onceward.queues_meet(o.queue, f.queue))
             ORDER BY i.consumer COLLATE "C"
         ), changed AS (
-            UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue FROM taken t
-            WHERE c.ctid = t.tid AND (c.broker, c.vhost, c.queue) <> (t.broker, t.vhost, t.queue)
-            RETURNING t.consumer, CASE WHEN onceward.queue_hull(t.former, t.queue) IS NOT NULL THEN t.former END AS former
+            UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue, ordered = t.ordered FROM taken t
+            WHERE c.ctid = t.tid AND (c.broker, c.vhost, c.queue, c.ordered) <> (t.broker, t.vhost, t.queue, t.ordered)
+            RETURNING t.consumer,
+                      CASE WHEN t.former <> t.queue AND onceward.queue_hull(t.former, t.queue) IS NOT NULL THEN t.former END AS former
         )
         SELECT array_agg(c.consumer), array_agg(c.former) INTO v_changed, v_formers FROM changed c;
     EXCEPTION WHEN unique_violation THEN
@@ -91,8 +96,9 @@ BEGIN
            CASE WHEN c.queue <> i.takes_over IS NOT FALSE AND (NOT c.is_same OR c.vhost <> i.vhost) THEN 'refused'
                 WHEN i.broker IS NULL THEN 'busy'
                 WHEN c.queue <> i.takes_over IS NOT FALSE AND c.broker <> i.broker THEN 'refused'
-                WHEN i.ordered AND c.is_same AND c.queue <> i.queue
-                     AND (c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over))) IS NOT TRUE THEN 'order'
+                WHEN c.is_same AND c.ordered <> i.ordered AND c.is_confirmed THEN 'busy'
+                WHEN c.is_same AND c.ordered <> i.ordered THEN 'mode'
+                WHEN i.ordered AND c.is_same AND c.queue <> i.queue AND NOT c.is_confirmed THEN 'order'
                 WHEN c.is_same AND (c.vhost, c.broker) = (i.vhost, i.broker)
                      AND coalesce(onceward.queue_hull(c.queue, i.queue) = c.queue, c.queue = i.queue) THEN 'range'
                 WHEN o.consumer IS NULL THEN 'busy'
@@ -101,15 +107,17 @@ BEGIN
            c.queue, c.vhost, c.broker, coalesce(n.former, o.consumer)
     FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ordered)
          WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, ordered, ord)
-    LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker,
-                              c.queue = i.queue OR onceward.queue_hull(c.queue, i.queue) IS NOT NULL AS is_same
+    LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker, c.ordered,
+                              c.queue = i.queue OR onceward.queue_hull(c.queue, i.queue) IS NOT NULL AS is_same,
+                              (c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over))) IS TRUE AS is_confirmed
                        FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) c ON true
     LEFT JOIN LATERAL (SELECT f.former FROM unnest(v_changed, v_formers) f (consumer, former) WHERE f.consumer = i.consumer LIMIT 1) n ON true
     LEFT JOIN LATERAL (SELECT o.consumer FROM onceward.consumer o
                        WHERE o.vhost = i.vhost AND o.broker = i.broker AND o.consumer <> i.consumer
                          AND onceward.queues_meet(o.queue, i.queue)
                        ORDER BY o.consumer LIMIT 1) o ON true
-    WHERE (c.queue = i.queue AND c.vhost = i.vhost AND c.broker = i.broker) IS NOT TRUE OR n.former IS NOT NULL
+    WHERE (c.queue = i.queue AND c.vhost = i.vhost AND c.broker = i.broker AND c.ordered = coalesce(i.ordered, c.ordered)) IS NOT TRUE
+       OR n.former IS NOT NULL
     ORDER BY i.ord;
 END
 $$;

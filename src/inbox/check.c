@@ -192,7 +192,7 @@ static int check_functions(const struct check *k, struct fault *f)
     return 0;
 }
 
-enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED };
+enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED, C_ORDERED };
 
 /* Warns that the queue belongs to another consumer, whose completed messages would be processed again. */
 static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
@@ -218,9 +218,16 @@ static void say_registration(const struct check *k, const struct config_queue *q
     const char *queue = q->pattern ? q->pattern : q->queue;
     bool is_same = other_queue && (!vhost || strcmp(other_vhost, vhost) == 0),
          is_own = is_same && strcmp(other_queue, queue) == 0;
+    bool is_ordered = q->order.key.n > 0, is_recorded = other_queue && field_text(r, 0, C_ORDERED)[0] == 't';
     struct fault f = {0};
 
-    if (is_own) {
+    if ((is_own || (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't')) && is_ordered != is_recorded &&
+        field_text(r, 0, C_CONFIRMED)[0] != 't') {
+        registration_refuse_mode(
+            &(struct registration){.consumer = q->consumer, .queue = queue, .other_queue = other_queue},
+            is_ordered, &f);
+        say(k, false, "queues.%s: %s", q->name, f.text);
+    } else if (is_own) {
         say(k, true, "consumer %s belongs to queue %s", q->consumer, queue);
     } else if (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't' && q->order.key.n &&
                !(q->takes_over && field_text(r, 0, C_CONFIRMED)[0] == 't')) {
@@ -257,7 +264,7 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
         "SELECT c.vhost, c.queue, (SELECT min(o.consumer) FROM onceward.consumer o"
         "  WHERE o.consumer <> $1 AND o.vhost = $2 AND onceward.queues_meet(o.queue, $3)),"
         " onceward.queue_hull(c.queue, $3) IS NOT NULL,"
-        " c.queue IN ($4, onceward.queue_hull($3, $4)) IS TRUE"
+        " c.queue IN ($4, onceward.queue_hull($3, $4)) IS TRUE, c.ordered"
         " FROM (SELECT) one LEFT JOIN onceward.consumer c ON c.consumer = $1";
     const char *const params[] = {q->consumer, vhost, q->pattern ? q->pattern : q->queue, q->takes_over};
     PGresult *r;

@@ -193,6 +193,8 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
         registration_refuse_taken(&r, &f);
     } else if (strcmp(answer, "order") == 0) {
         registration_refuse_order(&r, &f);
+    } else if (strcmp(answer, "mode") == 0) {
+        registration_refuse_mode(&r, k->ordered, &f);
     } else {
         registration_refuse(&r, &f);
     }

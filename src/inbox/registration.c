@@ -53,3 +53,13 @@ void registration_refuse_order(const struct registration *r, struct fault *f)
         "\"%s\", which confirms this, (5) publish again",
         r->consumer, r->other_queue, r->queue, r->other_queue);
 }
+
+void registration_refuse_mode(const struct registration *r, bool ordered, struct fault *f)
+{
+    fault_set(
+        f,
+        "consumer \"%s\" is recorded %s order.key, and this configuration has %s: replicas of one consumer that "
+        "do not all keep the order would break it; expected the same in all replicas, or, to change it, stop all "
+        "replicas and set takes_over to \"%s\", which confirms this",
+        r->consumer, ordered ? "without" : "with", ordered ? "it" : "none", r->other_queue);
+}

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <stdbool.h>
+
 struct fault;
 
 /* A queue, and the other queue that has its consumer name, or the other consumer that has the queue. */
@@ -16,3 +18,6 @@ void registration_refuse_taken(const struct registration *r, struct fault *f);
 
 /* The same for an ordered queue whose range is not the recorded one. */
 void registration_refuse_order(const struct registration *r, struct fault *f);
+
+/* The same for a consumer whose other replicas keep the order of each key and this one does not, or the reverse. */
+void registration_refuse_mode(const struct registration *r, bool ordered, struct fault *f);

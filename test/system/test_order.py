@@ -445,6 +445,22 @@ def test_another_range_is_refused_until_takes_over_confirms_it(bed):
             channel.queue_delete(name)
 
 
+def test_a_replica_without_the_order_of_the_others_is_refused(bed):
+    ordered = Ordered(bed)
+    bed.sidecar(**ORDER)
+    ordered.publish(["a"], 3)
+    bed.wait_for_effects(ordered.ids())
+    other = bed.sidecar(wait=False)
+    reason = other.wait_for("refused")["reason"]
+    assert "recorded with order.key, and this configuration has none" in reason and f'takes_over to "{bed.queue.name}"' in reason
+    checked = check(bed, other)
+    assert checked.returncode == 1 and "recorded with order.key" in checked.stdout
+    assert not other.find("consuming")
+    ordered.publish(["a"], 3)
+    bed.wait_for_effects(ordered.ids())
+    ordered.assert_ordered()
+
+
 def test_partitions_keep_the_order_of_each_key_through_kills_and_restarts(bed):
     ordered = Ordered(bed)
     names = [f"{bed.name}-part-{i}" for i in range(4)]

@@ -407,6 +407,36 @@ def test_a_queue_belongs_to_one_consumer(inbox):
     assert inbox.query("SELECT queue FROM onceward.consumer WHERE consumer = %s", new) == [(new,)]
 
 
+@pytest.mark.parametrize("queue, wider", [("{}", None), ("{}-{{0..3}}", "{}-{{0..5}}")], ids=["queue", "range"])
+def test_a_replica_with_another_order_is_refused(inbox, sessions, queue, wider):
+    name, queue = inbox.consumer, queue.format(inbox.consumer)
+
+    def register(ordered, queue=queue, takes_over=None):
+        return [r.answer for r in inbox.register((name, "/", queue, takes_over), ordered=ordered)]
+
+    def recorded():
+        return tuple(inbox.query("SELECT queue, ordered FROM onceward.consumer WHERE consumer = %s", name)[0])
+
+    assert register(True) == [] and recorded() == (queue, True)
+    assert register(False) == ["mode"] and register(False, takes_over="x") == ["mode"] and recorded() == (queue, True)
+    assert register(None) == [] and recorded() == (queue, True)  # a caller that does not know
+    if wider:
+        wider = wider.format(name)
+        assert register(False, wider) == ["mode"] and register(True, wider) == ["order"] and recorded() == (queue, True)
+    locked = sessions("l")
+    locked.begin()
+    locked.query("SELECT FROM onceward.consumer WHERE consumer = %s FOR UPDATE", name)
+    assert register(False, takes_over=queue) == ["busy"]
+    locked.rollback()
+    assert register(False, takes_over=queue) == [] and recorded() == (queue, False)
+    assert register(True) == ["mode"] and register(False) == []
+    if wider:
+        assert register(False, wider) == ["range"] and recorded() == (wider, False)
+        assert register(True, wider) == ["mode"]
+        queue = wider
+    assert register(True, queue, takes_over=queue) == [] and recorded() == (queue, True)
+
+
 def test_two_who_register_a_queue_at_once_get_one_consumer(inbox, sessions):
     """Each sees no other consumer of it: under two names, messages would be done twice."""
     other, name = sessions("b"), inbox.consumer
