@@ -12,6 +12,9 @@ static const char help[] =
     "and give-ups that operators asked for, the number of rows per consumer and state, the ten oldest unfinished\n"
     "messages (state, attempt, next attempt, claim owner, last error, holder of the row's lock), the number of ids in\n"
     "the compact history, and the dead letters by reason. Changes nothing.\n"
+    "Of a queue, OUT: requests in flight; LIMIT: the largest number at once now; ACCEPTED: messages answered 202, not\n"
+    "completed yet; BATCH: the largest number of messages in a request now; HELD: deliveries that have not ended.\n"
+    "Of rows, HOLDER: the claim owner, the replica whose token the row has; LETTERS: dead letters.\n"
     "  --id ID  show everything that is kept of one message id instead: its row, its entry in the compact history and\n"
     "           its dead letters, for each consumer\n"
     "  --json   print one JSON object\n";
