@@ -187,6 +187,7 @@ CREATE TABLE onceward.consumer (
     retention_ms  bigint,
     retention_at  timestamptz,
     history_day   smallint,
+    history_page  bigint      NOT NULL DEFAULT 0,
     compacted_to  timestamptz,
     ordered       boolean     NOT NULL DEFAULT false,
     UNIQUE (queue, vhost, broker)
@@ -202,6 +203,7 @@ COMMENT ON COLUMN onceward.consumer.retention_ms IS 'The longest retention that 
 COMMENT ON COLUMN onceward.consumer.compacted_to IS 'History entries may have replaced rows that were completed before then. NULL: they never did.';
 COMMENT ON COLUMN onceward.consumer.ordered IS 'Its replicas process the messages of each key in order. A replica with the other setting is refused.';
 COMMENT ON COLUMN onceward.consumer.history_day IS 'The day on which its keeper last finished the search for expired history entries.';
+COMMENT ON COLUMN onceward.consumer.history_page IS 'The page of that search when it was last noted; 0: it has ended.';
 
 -- Ids whose completed rows were replaced, 24 bytes each. Every snapshot has either an id's row or its entry
 -- (sidecar_keep_house moves it in one statement), so a claim that looks for both in one statement finds one of

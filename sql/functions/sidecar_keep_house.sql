@@ -14,9 +14,8 @@
 -- 1970. Where they differ by more than a minute nothing is done at all, and ahead_ms says by how much the database's is ahead (below 0:
 -- behind); it is 0 otherwise. NULL: the caller has none, and the database's counts alone.
 --
--- Behind the inbox the walk goes on through the history, once a day, and deletes what has expired: entries whose whole day is further back
--- than their consumer's retention; of a consumer that is gone, than the longest one. Of all the keepers the one whose consumer comes first does
--- that, for all consumers. It does so also where nothing is moved any more. Pages of the walk, next_page and n_pages, count both tables.
+-- history_due: this consumer's keeper is the one that deletes expired entries of the history for all consumers, and has
+-- not finished today: see sidecar_expire_history, a walk of its own.
 --
 -- The retention that counts is the longest that a replica has reported within the hour, also one that is not the keeper: where replicas
 -- with different configurations run, nothing is forgotten early. A longer one counts at once. An hour at whose end
@@ -38,7 +37,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_keep_house(
     p_consumer text, p_instance text, p_retention_ms bigint, p_late_ms bigint, p_from_page bigint, p_budget_us bigint, p_clock_ms bigint,
     p_compact_ms bigint,
     OUT purged bigint, OUT swept bigint, OUT orphans bigint, OUT unfinished bigint, OUT next_page bigint, OUT took_us bigint,
-    OUT away_ms bigint, OUT ahead_ms bigint, OUT moved bigint, OUT expired bigint, OUT n_pages bigint)
+    OUT away_ms bigint, OUT ahead_ms bigint, OUT moved bigint, OUT history_due boolean, OUT n_pages bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 -- @plan nested_loops
@@ -63,15 +62,11 @@ DECLARE
     v_young  constant timestamptz := CASE WHEN p_compact_ms IS NOT NULL THEN v_both - greatest(p_compact_ms * interval '1 ms', c_least) END;
     v_late   constant timestamptz := v_both - p_late_ms * interval '1 ms';
     v_sync   constant text := current_setting('synchronous_commit');
-    v_block  constant bigint := current_setting('block_size')::bigint;
-    v_pages  constant bigint := pg_relation_size('onceward.inbox') / v_block; -- of the inbox
-    v_today  constant smallint := (v_both AT TIME ZONE 'UTC')::date - date '2000-01-01';
+    v_pages  constant bigint := pg_relation_size('onceward.inbox') / current_setting('block_size')::bigint;
     v_old    timestamptz;
     v_lease  record;
     v_number smallint;
     v_to     timestamptz; -- recorded end of the rows that may have been moved
-    v_least  smallint[]; -- by the consumer's number: the first day that is kept; NULL: the consumer is gone
-    v_least0 smallint;   -- for consumers that are gone
     v_step   integer;
     v_moves  tid[];
     v_known  boolean;
@@ -92,7 +87,7 @@ BEGIN
     away_ms := 0;
     ahead_ms := 0;
     moved := 0;
-    expired := 0;
+    history_due := false;
     n_pages := v_pages;
     PERFORM set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'off', true);
 
@@ -135,11 +130,7 @@ BEGIN
     IF NOT v_mine OR v_page < 0 THEN
         v_page := v_lease.keeper_page;
     END IF;
-    IF pg_relation_size('onceward.history') > 0 AND v_lease.history_day IS DISTINCT FROM v_today
-       AND p_consumer = coalesce((SELECT min(c.consumer) FROM onceward.consumer c WHERE c.kept_until > v_now), p_consumer) THEN
-        n_pages := v_pages + pg_relation_size('onceward.history') / v_block;
-    END IF;
-    IF v_page >= n_pages THEN
+    IF v_page >= v_pages THEN
         v_page := 0;
     END IF;
     v_number := v_lease.number;
@@ -168,9 +159,7 @@ BEGIN
         END IF;
     END IF;
 
-    IF v_page < v_pages THEN
-        v_step := CASE WHEN v_young IS NULL THEN c_pages ELSE c_few END;
-    END IF;
+    v_step := CASE WHEN v_young IS NULL THEN c_pages ELSE c_few END;
     <<walk>>
     WHILE v_page < v_pages LOOP
         -- The expression keeps the planner from using the primary key, which would read the whole consumer.
@@ -244,39 +233,17 @@ BEGIN
         EXIT walk WHEN clock_timestamp() >= v_end;
     END LOOP;
 
-    -- A call that begins in the history processes at least one page of it, however slow it is.
-    IF v_page >= v_pages AND v_page < n_pages AND (v_step IS NULL OR clock_timestamp() < v_end) THEN
-        SELECT array_agg(CASE WHEN c.known THEN coalesce(c.least, -32768) END ORDER BY n.n), coalesce(min(c.least), -32768)
-        INTO v_least, v_least0
-        FROM generate_series(1, (SELECT max(c.number) FROM onceward.consumer c)) n (n)
-        LEFT JOIN LATERAL (
-            SELECT true AS known, (((CASE c.consumer WHEN p_consumer THEN v_old ELSE v_both - c.retention_ms * interval '1 ms' END)
-                                    AT TIME ZONE 'UTC')::date - date '2000-01-01')::smallint AS least
-            FROM onceward.consumer c WHERE c.number = n.n LIMIT 1) c ON true;
-        <<history>>
-        WHILE v_page < n_pages LOOP
-            SELECT array_agg(h.ctid) INTO v_olds FROM onceward.history h
-            WHERE h.ctid >= format('(%s,0)', v_page - v_pages)::tid AND h.ctid < format('(%s,0)', v_page - v_pages + 1)::tid
-              AND h.day < coalesce(v_least[h.consumer], v_least0);
-            IF v_olds IS NOT NULL THEN
-                DELETE FROM onceward.history h WHERE h.ctid = ANY (v_olds) AND h.day < coalesce(v_least[h.consumer], v_least0);
-                GET DIAGNOSTICS v_n = ROW_COUNT;
-                expired := expired + v_n;
-            END IF;
-            v_page := v_page + 1;
-            EXIT history WHEN clock_timestamp() >= v_end;
-        END LOOP;
-        IF v_page >= n_pages THEN
-            UPDATE onceward.consumer c SET history_day = v_today WHERE c.consumer = p_consumer;
-        END IF;
+    IF v_lease.history_day IS DISTINCT FROM ((v_both AT TIME ZONE 'UTC')::date - date '2000-01-01')::smallint THEN
+        history_due := EXISTS (SELECT FROM onceward.history_begun)
+            AND p_consumer IS NOT DISTINCT FROM (SELECT min(c.consumer) FROM onceward.consumer c
+                                                 WHERE c.kept_until BETWEEN v_now AND v_now + c_lease);
     END IF;
-
     IF swept > 0 THEN
         PERFORM set_config('synchronous_commit', CASE v_sync WHEN 'off' THEN 'on' ELSE v_sync END, true);
     END IF;
     -- 0 means that the walk has ended. So a first piece that was left in the middle continues behind page 0, of
     -- which a few rows may be left to the next walk.
-    next_page := CASE WHEN v_page < n_pages THEN greatest(v_page, 1) ELSE 0 END;
+    next_page := CASE WHEN v_page < v_pages THEN greatest(v_page, 1) ELSE 0 END;
     took_us := floor(1000000 * extract(epoch FROM clock_timestamp() - v_now))::bigint;
 END
 $$;

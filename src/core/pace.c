@@ -19,6 +19,13 @@ int64_t pace_rest_ms(struct pace *p, int64_t took_us, bool found, bool ended, bo
     return ended && rest < between_ms ? between_ms : rest;
 }
 
+int64_t pace_pause_ms(int64_t took_us, bool behind)
+{
+    int64_t pause = took_us > 0 ? took_us / (behind ? PACE_BEHIND : PACE_MOST) : 0;
+
+    return pause > REST_MAX_MS ? REST_MAX_MS : pause < REST_BEHIND_MS ? REST_BEHIND_MS : pause;
+}
+
 int64_t pace_goal_ms(int64_t compact_ms)
 {
     return compact_ms / 10;

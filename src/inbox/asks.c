@@ -140,7 +140,7 @@ void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h)
 
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f)
 {
-    enum { N = 11 };
+    enum { N = 11, HISTORY_DUE = 9 };
     int64_t v[N] = {0};
     PGresult *rows;
     int got = answer_read(i, QUESTION_HOUSEKEEP, 1, N, &rows, f);
@@ -148,7 +148,9 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
     if (got <= 0)
         return got;
     for (int k = 0; k < N; k++)
-        call_int8(rows, 0, k, &v[k]);
+        if (k != HISTORY_DUE)
+            call_int8(rows, 0, k, &v[k]);
+    bool history_is_due = call_bool(rows, 0, HISTORY_DUE);
     PQclear(rows);
     *ret = (struct inbox_housekept){.n_purged = v[0],
                                     .n_swept = v[1],
@@ -159,8 +161,40 @@ int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *
                                     .n_unfinished = v[6],
                                     .ahead_ms = v[7],
                                     .n_moved = v[8],
-                                    .n_expired = v[9],
+                                    .history_is_due = history_is_due,
                                     .n_pages = v[10]};
+    return 1;
+}
+
+void inbox_ask_expire_history(struct inbox *i, const struct inbox_expire_history *e)
+{
+    enum { N_NUMBERS = 4, N_PARAMS = 2 + N_NUMBERS };
+    const int64_t numbers[N_NUMBERS] = {e->retention_ms, e->from_page, e->budget_us, clock_wall_ms()};
+    static const Oid types[N_PARAMS] = {OID_TEXT, OID_TEXT, OID_INT8, OID_INT8, OID_INT8, OID_INT8};
+    const char *params[N_PARAMS] = {i->queues.list[e->queue].consumer, i->scalars.value[SCALAR_INSTANCE]};
+    char texts[N_NUMBERS][24];
+
+    if (!pipeline_may_ask(i, QUESTION_EXPIRE_HISTORY))
+        return;
+    for (int k = 0; k < N_NUMBERS; k++) {
+        snprintf(texts[k], sizeof(texts[k]), "%" PRId64, numbers[k]);
+        params[2 + k] = texts[k];
+    }
+    pipeline_ask(i, QUESTION_EXPIRE_HISTORY, N_PARAMS, types, params);
+}
+
+int inbox_history_expired(struct inbox *i, struct inbox_history_expired *ret, struct fault *f)
+{
+    PGresult *rows;
+    int got = answer_read(i, QUESTION_EXPIRE_HISTORY, 1, 4, &rows, f);
+
+    if (got <= 0)
+        return got;
+    call_int8(rows, 0, 0, &ret->n_expired);
+    call_int8(rows, 0, 1, &ret->next_page);
+    call_int8(rows, 0, 2, &ret->n_pages);
+    call_int8(rows, 0, 3, &ret->took_us);
+    PQclear(rows);
     return 1;
 }
 

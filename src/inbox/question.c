@@ -12,8 +12,10 @@ static const char *const texts[N_QUESTIONS] = {
         "SELECT dead_letters, dead_letter_bytes, oldest_snapshot_ms FROM onceward.sidecar_gauge_many($1)",
     [QUESTION_HOUSEKEEP] =
         "SELECT purged, swept, orphans, next_page, took_us, away_ms, unfinished, ahead_ms, "
-        "moved, expired, n_pages "
+        "moved, history_due, n_pages "
         "FROM onceward.sidecar_keep_house($1, $2, $3, $4, $5, $6, $7, $8)",
+    [QUESTION_EXPIRE_HISTORY] = "SELECT expired, next_page, n_pages, took_us "
+                                "FROM onceward.sidecar_expire_history($1, $2, $3, $4, $5, $6)",
     [QUESTION_MAKE_MESSAGES] = "SELECT due, onceward.sidecar_days_hindered() "
                                "FROM onceward.sidecar_make_messages($1, $2, $3)",
     [QUESTION_KEEP_MESSAGES] = "SELECT dropped, more, stuck FROM onceward.sidecar_keep_messages($1, $2, $3)",

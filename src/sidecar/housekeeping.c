@@ -1,9 +1,10 @@
 /* Housekeeping: purges rows past the retention, sweeps tokens whose owner never completed them, replaces old
- * completed rows by history entries, and logs about these.
+ * completed rows by history entries, deletes expired entries, and logs about these.
  *
- * The process makes one bounded call at a time and then rests; the calls share the pipeline with the claims,
- * so each is short. The database decides which sidecar does it (sidecar_keep_house); the others only ask now
- * and then. */
+ * There is one walk per consumer through the inbox, and one for all through the history, with a pace of its
+ * own, so that neither holds up the other. The process makes one bounded call at a time and then rests; the
+ * calls share the pipeline with the claims, so each is short. The database decides which sidecar does it
+ * (sidecar_keep_house); the others only ask now and then. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -30,6 +31,7 @@ enum {
                                owners */
     UNRELAYED_AGAIN_MS = 60000,
     LATE_MIN_MS = 60 * 1000,
+    EXPIRY_MS = 24 * 3600 * 1000, /* between two walks through the history */
     LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
 };
 
@@ -161,17 +163,22 @@ static bool walk_is_behind(struct lane *l, const struct inbox_housekept *kept, b
     return false;
 }
 
+/* The rest that all walks of this process share. */
+static void pause(struct sidecar *s, int64_t took_us, bool behind)
+{
+    s->database.house_pause_ms = s->now_ms + pace_pause_ms(took_us, behind);
+}
+
 static void took_place(struct lane *l, const struct inbox_housekept *kept)
 {
     struct housekeeping *h = &l->house;
-    bool found = kept->n_purged || kept->n_swept || kept->n_moved || kept->n_expired,
-         ended = kept->next_page == 0, behind = walk_is_behind(l, kept, ended);
+    bool found = kept->n_purged || kept->n_swept || kept->n_moved, ended = kept->next_page == 0,
+         behind = walk_is_behind(l, kept, ended);
 
     h->page = kept->next_page;
     h->purged.n += kept->n_purged;
     h->swept.n += kept->n_swept;
     h->compacted.n += kept->n_moved;
-    h->expired.n += kept->n_expired;
     h->n_orphans += kept->n_orphans;
     h->n_unfinished += kept->n_unfinished;
     if (ended) {
@@ -181,6 +188,37 @@ static void took_place(struct lane *l, const struct inbox_housekept *kept)
     }
     h->at_ms =
         l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, behind, between_walks_ms(l));
+    pause(l->sidecar, kept->took_us, behind);
+    if (kept->history_is_due && !h->expiry.is_due) {
+        h->expiry.is_due = true;
+        h->expiry.at_ms = l->sidecar->now_ms;
+    }
+}
+
+static void expiry_forget(struct expiry *e)
+{
+    e->is_due = false;
+    e->page = -1;
+    e->walk.began_ms = 0;
+}
+
+static void expiry_took_place(struct lane *l, const struct inbox_history_expired *got)
+{
+    struct expiry *e = &l->house.expiry;
+    int64_t now_ms = l->sidecar->now_ms;
+
+    l->house.expired.n += got->n_expired;
+    if (got->next_page <= 0) {
+        expiry_forget(e);
+        return;
+    }
+    if (!e->walk.began_ms)
+        e->walk.began_ms = now_ms;
+    e->walk.page = e->page = got->next_page;
+    e->walk.n_pages = got->n_pages;
+    bool behind = pace_is_behind(&e->walk, now_ms, pace_goal_ms(EXPIRY_MS));
+    e->at_ms = now_ms + pace_rest_ms(&e->pace, got->took_us, got->n_expired > 0, false, behind, 0);
+    pause(l->sidecar, got->took_us, behind);
 }
 
 static void somebody_else_does(struct lane *l, const struct inbox_housekept *kept)
@@ -196,22 +234,42 @@ static void somebody_else_does(struct lane *l, const struct inbox_housekept *kep
         h->page = -1;
         h->n_orphans = h->n_unfinished = 0;
         h->walk.began_ms = 0;
+        expiry_forget(&h->expiry);
     }
     h->at_ms = l->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
 }
 
-static void failed(struct lane *l, const struct fault *f)
+/* at_ms: the time of the next call of the walk whose call failed. */
+static void failed(struct lane *l, const struct fault *f, int64_t *at_ms)
 {
     struct housekeeping *h = &l->house;
     struct log_line line;
 
-    h->at_ms = l->sidecar->now_ms + (FAILPOINT_MS(HOUSE_FAILED) << (h->n_failures < 3 ? h->n_failures : 3));
+    *at_ms = l->sidecar->now_ms + (FAILPOINT_MS(HOUSE_FAILED) << (h->n_failures < 3 ? h->n_failures : 3));
     h->n_failures++;
     log_begin(&line, EVENT_DATABASE_ERROR, l->config->name);
     log_text(&line, "sqlstate", f->code);
     log_text(&line, "reason", f->text);
     log_text(&line, "during", "housekeeping");
     log_end(&line);
+}
+
+static void expiry_answered(struct sidecar *s)
+{
+    struct lane *l = &s->lanes[s->database.housekeeps];
+    struct inbox_history_expired got;
+    struct fault f = {0};
+    int n = inbox_history_expired(s->database.inbox, &got, &f);
+
+    if (!n)
+        return;
+    s->database.housekeeps = SIZE_MAX;
+    if (n < 0) {
+        failed(l, &f, &l->house.expiry.at_ms);
+        return;
+    }
+    l->house.n_failures = 0;
+    expiry_took_place(l, &got);
 }
 
 static void answered(struct sidecar *s)
@@ -225,7 +283,7 @@ static void answered(struct sidecar *s)
         return;
     s->database.housekeeps = SIZE_MAX;
     if (got < 0) {
-        failed(l, &f);
+        failed(l, &f, &l->house.at_ms);
         return;
     }
     l->house.n_failures = 0;
@@ -239,10 +297,10 @@ static void answered(struct sidecar *s)
 
 /* Rows in flight go first, so housekeeping may be postponed; but a database that stays slow must not prevent
  * the purge indefinitely. */
-static bool is_put_off(struct sidecar *s, struct housekeeping *h)
+static bool is_put_off(struct sidecar *s, struct housekeeping *h, int64_t *at_ms)
 {
     if (!database_is_up(&s->database.core)) {
-        h->at_ms = s->now_ms + FIRST_MS;
+        *at_ms = s->now_ms + FIRST_MS;
         return true;
     }
     if (inbox_waiting_ms(s->database.inbox) < BUSY_MS) {
@@ -255,7 +313,7 @@ static bool is_put_off(struct sidecar *s, struct housekeeping *h)
         h->put_off_since_ms = 0;
         return false;
     }
-    h->at_ms = s->now_ms + PUT_OFF_MS;
+    *at_ms = s->now_ms + PUT_OFF_MS;
     return true;
 }
 
@@ -267,7 +325,20 @@ static void begin_anew(struct sidecar *s, struct housekeeping *h)
     h->page = -1;
     h->n_orphans = h->n_unfinished = 0;
     h->walk.began_ms = 0;
+    expiry_forget(&h->expiry);
     h->at_ms = s->now_ms + FIRST_MS + (int64_t)random_below(FIRST_MS);
+}
+
+static void expiry_ask(struct sidecar *s, struct lane *l)
+{
+    struct inbox_expire_history e = {.queue = l->config->entry,
+                                     .retention_ms = l->config->retention_ms,
+                                     .from_page = l->house.expiry.page,
+                                     .budget_us = BUDGET_US};
+
+    inbox_ask_expire_history(s->database.inbox, &e);
+    s->database.housekeeps = l->index;
+    s->database.expires_history = true;
 }
 
 static void ask(struct sidecar *s, struct lane *l)
@@ -281,6 +352,7 @@ static void ask(struct sidecar *s, struct lane *l)
 
     inbox_ask_housekeep(s->database.inbox, &h);
     s->database.housekeeps = l->index;
+    s->database.expires_history = false;
 }
 
 /* --- the relay of the outbox --- */
@@ -325,10 +397,46 @@ static void relay_look(struct sidecar *s)
     inbox_ask_outbox_gauge(s->database.inbox);
 }
 
+/* The call whose turn is next. */
+struct turn {
+    size_t lane;
+    bool is_expiry;
+    int64_t at_ms; /* INT64_MAX: there is none */
+};
+
+static struct turn turn_next(const struct sidecar *s)
+{
+    struct turn t = {.at_ms = INT64_MAX};
+
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        const struct lane *l = &s->lanes[i];
+        const struct housekeeping *h = &l->house;
+
+        if (l->first != l || l->core.drain || l->refused_told)
+            continue;
+        if (h->at_ms < t.at_ms)
+            t = (struct turn){i, false, h->at_ms};
+        if (h->expiry.is_due && h->expiry.at_ms < t.at_ms)
+            t = (struct turn){i, true, h->expiry.at_ms};
+    }
+    return t;
+}
+
+static void turn_take(struct sidecar *s, struct turn t)
+{
+    struct lane *l = &s->lanes[t.lane];
+    struct housekeeping *h = &l->house;
+
+    if (is_put_off(s, h, t.is_expiry ? &h->expiry.at_ms : &h->at_ms))
+        return;
+    if (t.is_expiry)
+        expiry_ask(s, l);
+    else
+        ask(s, l);
+}
+
 void housekeeping_step(struct sidecar *s)
 {
-    struct lane *next = NULL;
-
     for (size_t i = 0; i < s->n_lanes; i++) {
         struct lane *l = &s->lanes[i];
 
@@ -338,29 +446,23 @@ void housekeeping_step(struct sidecar *s)
         say(l, EVENT_COMPACTED, &l->house.compacted);
         say(l, EVENT_HISTORY_EXPIRED, &l->house.expired);
         begin_anew(s, &l->house);
-        if (l->first == l && !l->core.drain && !l->refused_told &&
-            (!next || l->house.at_ms < next->house.at_ms))
-            next = l;
     }
     if (!s->database.inbox)
         return;
     relay_look(s);
-    if (s->database.housekeeps != SIZE_MAX)
+    if (s->database.housekeeps != SIZE_MAX && s->database.expires_history)
+        expiry_answered(s);
+    else if (s->database.housekeeps != SIZE_MAX)
         answered(s);
-    if (s->database.housekeeps == SIZE_MAX && next && s->now_ms >= next->house.at_ms &&
-        !is_put_off(s, &next->house))
-        ask(s, next);
+    if (s->database.housekeeps == SIZE_MAX && s->now_ms >= housekeeping_due_ms(s))
+        turn_take(s, turn_next(s));
 }
 
 int64_t housekeeping_due_ms(const struct sidecar *s)
 {
-    int64_t due = INT64_MAX;
-
     if (!s->database.inbox || s->database.housekeeps != SIZE_MAX)
-        return due;
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].first == &s->lanes[i] && !s->lanes[i].core.drain && !s->lanes[i].refused_told &&
-            s->lanes[i].house.at_ms < due)
-            due = s->lanes[i].house.at_ms;
-    return due;
+        return INT64_MAX;
+    int64_t at_ms = turn_next(s).at_ms;
+
+    return at_ms > s->database.house_pause_ms ? at_ms : s->database.house_pause_ms;
 }

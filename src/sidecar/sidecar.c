@@ -319,7 +319,8 @@ static int lanes_init(struct sidecar *s, struct fault *f)
                                     .first = &s->lanes[i - s->config->queues[i].partition],
                                     .n_dead_letters = -1,
                                     .touched = true,
-                                    .house.page = -1};
+                                    .house.page = -1,
+                                    .house.expiry.page = -1};
     if (requests_init(s, f) || brokers_init(s, f) || outbox_begin(s, f))
         return -1;
     for (size_t i = 0; i < s->n_lanes; i++) {

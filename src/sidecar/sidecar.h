@@ -121,10 +121,20 @@ struct tally {
     int64_t not_before_ms;
 };
 
+/* The walk through the history that deletes expired entries. */
+struct expiry {
+    bool is_due;
+    struct pace pace;
+    int64_t at_ms; /* time of the next call */
+    int64_t page;  /* next page; -1: where it was noted last */
+    struct pace_walk walk;
+};
+
 struct housekeeping {
     struct pace pace;
     int64_t at_ms; /* time of the next call */
     int64_t page;  /* next page */
+    struct expiry expiry;
     uint32_t life; /* connection of the database that this state belongs to */
     int n_failures;
     int64_t put_off_since_ms;
@@ -260,6 +270,8 @@ struct sidecar {
         struct letters letters;
         struct stored stored[2]; /* indexed by whether the claims are asynchronous */
         size_t housekeeps;       /* the lane with a call in flight; SIZE_MAX: none */
+        bool expires_history;    /* set: the call belongs to the walk through the history */
+        int64_t house_pause_ms;  /* no call of housekeeping before then */
         uint64_t asked_holder;   /* lane and ref, as in an item; 0: none */
     } database;
     struct sidecar_letters { /* letters.c: letters above LETTER_LARGE_BYTES */

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import threading
+import types
 import uuid
 
 import psycopg2
@@ -345,8 +346,19 @@ def forget_the_walk(pg):
     pg.query("UPDATE onceward.consumer SET history_day = NULL")
 
 
-def walk(inbox, **arguments):
-    done = inbox.housekeep(**{"retention": 10 * DAY, "compact": DAY, "budget_us": 60_000_000, **arguments})
+def keep_house(inbox, retention, compact=DAY, **arguments):
+    """A walk through the rows, and the one through the history if that is due, as a sidecar does it."""
+    done = inbox.housekeep(retention=retention, compact=compact, budget_us=60_000_000, **arguments)
+    expired = 0
+    if done.history_due:
+        expiry = inbox.expire_history(retention)
+        assert expiry.next_page == 0, expiry
+        expired = expiry.expired
+    return types.SimpleNamespace(**done._asdict(), expired=expired)
+
+
+def walk(inbox, retention=10 * DAY, **arguments):
+    done = keep_house(inbox, retention, **arguments)
     assert done.next_page == 0, done
     return done.expired
 
@@ -393,6 +405,7 @@ def test_each_consumer_has_its_own_retention(pg, sessions):
     for inbox, retention in ((short, 5 * DAY), (long, 20 * DAY)):
         walk(inbox, retention=retention)
         pg.query("UPDATE onceward.consumer SET kept_until = NULL")
+    pg.query("INSERT INTO onceward.history_begun DEFAULT VALUES")
     for inbox in (short, long):
         inbox.query("INSERT INTO onceward.history SELECT gen_random_uuid(), 0, number, (clock_timestamp() AT TIME ZONE 'UTC')::date"
                     " - date '2000-01-01' - n FROM onceward.consumer, generate_series(0, 30) n WHERE consumer = %s", inbox.consumer)
@@ -459,28 +472,114 @@ def test_two_keepers_give_a_consumer_one_number(pg, sessions):
     assert pg.query("SELECT number FROM onceward.consumer WHERE consumer = 'twice'") == [(30000,)]
 
 
-def test_a_walk_in_pieces_covers_both_tables(pg, inbox, app):
+def many_entries(inbox, n=1000):
+    """Half of them expired; 157 on a page."""
+    inbox.query("INSERT INTO onceward.history SELECT gen_random_uuid(), 0, number, n %% 2 * 20000 FROM onceward.consumer,"
+                " generate_series(1, %s) n WHERE consumer = %s", n, inbox.consumer)
+
+
+def test_walks_in_pieces_cover_both_tables(pg, inbox, app):
     number(inbox)
     complete(inbox, app, *(f"m{i:03}" for i in range(100)))
-    inbox.query("INSERT INTO onceward.history SELECT gen_random_uuid(), 0, number, n %% 2 * 20000 FROM onceward.consumer,"
-                " generate_series(1, 1000) n WHERE consumer = %s", inbox.consumer)
-    forget_the_walk(pg)
-    page, n_moved, n_expired, calls = -1, 0, 0, 0
+    page, n_moved, calls = -1, 0, 0
     while page:
         done = inbox.housekeep(retention=10 * DAY, compact=HOUR, page=page, budget_us=0)
         assert done.next_page <= done.n_pages and done.moved <= 16
-        page, n_moved, n_expired, calls = done.next_page, n_moved + done.moved, n_expired + done.expired, calls + 1
+        page, n_moved, calls = done.next_page, n_moved + done.moved, calls + 1
     # Of the first page, which is left in the middle, some rows are left to the next walk.
-    assert 82 <= n_moved <= 100 and n_expired == 500 and calls > 10
+    assert 82 <= n_moved <= 100 and calls > 5
     n_moved += walk_moves(inbox)
     assert n_moved == 100
+    many_entries(inbox)
+    forget_the_walk(pg)
+    page, n_expired, calls = -1, 0, 0
+    while page:
+        done = inbox.expire_history(10 * DAY, page=page, budget_us=0)
+        assert done.expired <= 157 and done.next_page < done.n_pages
+        page, n_expired, calls = done.next_page, n_expired + done.expired, calls + 1
+    assert n_expired == 500 and calls == done.n_pages > 5
     assert len(entries(inbox)) == 600
+
+
+def test_a_growing_inbox_does_not_hold_up_the_expiry(pg, inbox, app):
+    """Rows come faster than they are walked: that walk does not end, the other one does."""
+    number(inbox)
+    many_entries(inbox, 500)
+    complete(inbox, app, *(f"m{i:03}" for i in range(100)))
+    forget_the_walk(pg)
+    rows = entry = -1
+    expired = 0
+    for i in range(20):
+        complete(inbox, app, *(f"n{i:02}{k:03}" for k in range(40)))
+        done = inbox.housekeep(retention=10 * DAY, compact=HOUR, page=rows, budget_us=0)
+        rows = done.next_page
+        assert rows and (done.history_due or entry == 0)
+        if entry:
+            done = inbox.expire_history(10 * DAY, page=entry, budget_us=0)
+            entry, expired = done.next_page, expired + done.expired
+    assert entry == 0 and expired == 250
+
+
+def test_the_expiry_goes_on_where_it_was_noted(pg, inbox):
+    """A restart does not make it begin again, so restarts do not keep it from its end."""
+    number(inbox)
+    pg.query("UPDATE onceward.consumer SET history_page = 3")
+    many_entries(inbox)
+    forget_the_walk(pg)
+    done = inbox.expire_history(10 * DAY)
+    assert done.next_page == 0 and 150 < done.expired < 300
+    assert pg.query("SELECT history_page FROM onceward.consumer") == [(0,)]
+    assert inbox.expire_history(10 * DAY)[:2] == (0, -1)  # once a day
+
+
+def test_the_expiry_notes_its_page(pg, inbox):
+    number(inbox)
+    many_entries(inbox, 170_000)
+    forget_the_walk(pg)
+    done = inbox.expire_history(10 * DAY, page=1023, budget_us=0)
+    assert done.next_page == 1024 and pg.query("SELECT history_page FROM onceward.consumer") == [(1024,)]
+
+
+def test_an_end_that_cannot_be_noted_is_noted_by_the_next_call(pg, inbox):
+    number(inbox)
+    many_entries(inbox)
+    forget_the_walk(pg)
+    owner = pg.connect(autocommit=False)
+    with owner.cursor() as cursor:
+        cursor.execute("SELECT FROM onceward.consumer FOR UPDATE")
+        done = inbox.expire_history(10 * DAY)
+        assert (done.expired, done.next_page) == (500, done.n_pages)
+    owner.rollback()
+    owner.close()
+    assert inbox.expire_history(10 * DAY, page=done.next_page)[:2] == (0, 0)
+    assert inbox.expire_history(10 * DAY, page=done.next_page)[:2] == (0, -1)
+
+
+@pytest.mark.parametrize("lease", ["keeper = 'somebody'", "kept_until = clock_timestamp() - interval '1 s'",
+                                   "kept_until = clock_timestamp() + interval '1 day'"])
+def test_only_the_keeper_expires_entries(pg, inbox, lease):
+    number(inbox)
+    many_entries(inbox)
+    forget_the_walk(pg)
+    pg.query(f"UPDATE onceward.consumer SET {lease}")
+    assert inbox.expire_history(10 * DAY)[:2] == (0, -1)
+
+
+def test_a_lease_of_the_future_keeps_nobody_from_the_expiry(pg, sessions):
+    """The first consumer was given up while the clock was a year ahead."""
+    first, second = sessions(Inbox, consumer="first"), sessions(Inbox, consumer="second")
+    number(first)
+    pg.query("UPDATE onceward.consumer SET kept_until = clock_timestamp() + interval '1 year' WHERE consumer = 'first'")
+    number(second)
+    set_day(second, [1, 15])
+    forget_the_walk(pg)
+    assert walk(second) == 1
 
 
 # --- retention and compact_after that change, clocks ---
 
 def report(inbox, retention, **arguments):
-    return inbox.housekeep(retention=retention, compact=DAY, budget_us=60_000_000, **arguments)
+    return keep_house(inbox, retention, **arguments)
 
 
 def an_hour_later(pg, hours=1):
@@ -497,12 +596,12 @@ def test_of_replicas_with_two_retentions_the_longer_one_counts(pg, sessions, inb
     set_day(inbox, [12])
     forget_the_walk(pg)
     report(other, 20 * DAY)  # it is not the keeper
-    done = inbox.housekeep(retention=5 * DAY, compact=compact, budget_us=60_000_000)
+    done = keep_house(inbox, 5 * DAY, compact)
     assert (done.purged, done.expired) == (0, 0)
     assert answers(inbox.claim("d12", "row")) == ["completed"] * 2
     # The replica with the longer one is gone for an hour.
     an_hour_later(pg)
-    done = inbox.housekeep(retention=5 * DAY, compact=compact, budget_us=60_000_000)
+    done = keep_house(inbox, 5 * DAY, compact)
     assert (done.purged, done.expired) == ((0, 2) if compact else (1, 1))
 
 
@@ -528,7 +627,7 @@ def test_an_hour_in_which_no_house_was_kept_does_not_count(pg, sessions, inbox, 
     report(other, 20 * DAY)
     an_hour_later(pg, hours=3)
     pg.query(f"UPDATE onceward.consumer SET kept_until = {kept}")
-    done = inbox.housekeep(retention=5 * DAY, compact=HOUR, budget_us=60_000_000)
+    done = keep_house(inbox, 5 * DAY, HOUR)
     assert (done.purged, done.expired) == (0, 0) and answers(inbox.claim("d12")) == ["completed"]
     an_hour_later(pg)
     assert report(inbox, 5 * DAY).expired == 2  # the row was moved
@@ -575,8 +674,10 @@ def test_nothing_is_moved_or_expires_while_the_clocks_differ(pg, inbox, app, ahe
     complete(inbox, app, "m1", ago=2 * DAY)
     set_day(inbox, [1, 15])
     forget_the_walk(pg)
-    done = inbox.housekeep(retention=10 * DAY, compact=HOUR, budget_us=60_000_000, ahead_ms=ahead)
-    assert done.ahead_ms and (done.moved, done.expired) == (0, 0)
+    done = keep_house(inbox, 10 * DAY, HOUR, ahead_ms=ahead)
+    assert done.ahead_ms and not done.moved and not done.history_due
+    inbox.housekeep()  # takes the lease
+    assert inbox.expire_history(10 * DAY, ahead_ms=ahead)[:2] == (0, -1)
     assert days(inbox) == [1, 15] and inbox.row("m1")
 
 

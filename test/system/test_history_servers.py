@@ -34,7 +34,9 @@ class Side:
         self.inbox.query("UPDATE onceward.consumer SET kept_until = NULL, history_day = NULL")
         done = self.inbox.housekeep(retention=RETENTION, compact=HOUR, budget_us=60_000_000)
         assert (done.next_page, done.away_ms) == (0, 0), done
-        return done.moved, done.expired, done.purged
+        expiry = self.inbox.expire_history(RETENTION)
+        assert done.history_due and expiry.next_page == 0, expiry
+        return done.moved, expiry.expired, done.purged
 
     def add_entries(self, *days_ago):
         for ago in days_ago:

@@ -280,6 +280,25 @@ def test_completed_rows_are_compacted_and_their_ids_still_known(bed):
     assert all(len(bed.app.posts(name)) == 1 for name in names) and not ids(bed)
 
 
+def test_entries_expire_while_the_walk_through_the_rows_goes_on(bed):
+    """That walk never seems to end. The expiry has many pages."""
+    put_back = replaced(bed, "sidecar_keep_house", "next_page := CASE WHEN v_page < v_pages THEN greatest(v_page, 1) ELSE 0 END;",
+                        "next_page := 1; n_pages := 1000000;")
+    try:
+        sidecar = bed.sidecar(**COMPACT)
+        mine = "FROM onceward.history WHERE consumer = (SELECT number FROM onceward.consumer WHERE consumer = %s)"
+        wait_until(lambda: bed.rows("SELECT number FROM onceward.consumer WHERE consumer = %s AND number IS NOT NULL", bed.queue.name), "it has a number")
+        bed.rows("UPDATE onceward.consumer SET kept_until = NULL WHERE consumer <> %s", bed.queue.name)  # of the tests before
+        bed.rows("INSERT INTO onceward.history SELECT gen_random_uuid(), 0, number, n %% 2 * 20000 FROM onceward.consumer,"
+                 " generate_series(1, 20000) n WHERE consumer = %s", bed.queue.name)
+        bed.rows("INSERT INTO onceward.history_begun DEFAULT VALUES")
+        wait_until(lambda: not bed.rows(f"SELECT day {mine} AND day = 0 LIMIT 1", bed.queue.name), "expired entries are deleted", 60)
+        wait_until(lambda: n_said("history_expired", sidecar) == 10_000, "it is logged")
+        assert bed.rows(f"SELECT count(*) AS n {mine}", bed.queue.name)[0]["n"] == 10_000
+    finally:
+        put_back()
+
+
 @pytest.mark.parametrize("policy", ["dead", "duplicate"])
 def test_another_body_under_a_compacted_id(bed, policy):
     sidecar = bed.sidecar(on_body_mismatch=policy, **COMPACT)
@@ -300,7 +319,7 @@ def test_another_body_under_a_compacted_id(bed, policy):
 
 def test_a_walk_that_takes_too_long_is_said(bed):
     """The table seems to be larger than any walk can cover."""
-    put_back = replaced(bed, "sidecar_keep_house", "next_page := CASE WHEN v_page < n_pages THEN greatest(v_page, 1) ELSE 0 END;",
+    put_back = replaced(bed, "sidecar_keep_house", "next_page := CASE WHEN v_page < v_pages THEN greatest(v_page, 1) ELSE 0 END;",
                         "next_page := 1; n_pages := 1000000;")
     try:
         sidecar = bed.sidecar(**COMPACT, environment={"ONCEWARD_FAILPOINT": "walk_goal_ms=100"})

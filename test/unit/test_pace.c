@@ -70,6 +70,17 @@ static void test_a_walk_that_is_behind_gets_a_greater_share(void **state)
     assert_int_equal(pace_rest_ms(&p, 1000, true, false, false, 20000), 1000 / PACE_MOST);
 }
 
+static void test_walks_share_a_bound(void **state)
+{
+    (void)state;
+
+    assert_int_equal(pace_pause_ms(3000, false), 3000 / PACE_MOST);
+    assert_int_equal(pace_pause_ms(3000, true), 3000 / PACE_BEHIND);
+    assert_int_equal(pace_pause_ms(INT64_MAX, false), 5000);
+    assert_int_equal(pace_pause_ms(0, true), 1);
+    assert_int_equal(pace_pause_ms(-5, false), 1);
+}
+
 static void test_a_walk_is_behind_its_goal(void **state)
 {
     struct pace_walk w = {.began_ms = 1000, .page = 50, .n_pages = 100};
@@ -109,6 +120,7 @@ int main(void)
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_between_walks),
         cmocka_unit_test(test_a_walk_that_is_behind_gets_a_greater_share),
+        cmocka_unit_test(test_walks_share_a_bound),
         cmocka_unit_test(test_a_walk_is_behind_its_goal),
         cmocka_unit_test(test_a_walk_lags_after_twice_its_goal),
     };

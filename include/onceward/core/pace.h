@@ -3,9 +3,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The rest of housekeeping between two calls. Each call delays later statements, so its share of the time is
+/* The rest of one walk between two calls. Each call delays later statements, so its share of the time is
  * bounded: it doubles with every call that found work and halves with every other call, between PACE_LEAST
- * and PACE_MOST thousandths. Starts zeroed. */
+ * and PACE_MOST thousandths. Starts zeroed. The walks of a process share the bound: see pace_pause_ms. */
 struct pace {
     int share; /* thousandths */
 };
@@ -16,6 +16,9 @@ enum { PACE_LEAST = 2, PACE_MOST = 30, PACE_BEHIND = 250 };
  * between_ms. behind: see pace_is_behind; the share then grows up to PACE_BEHIND. */
 int64_t pace_rest_ms(struct pace *p, int64_t took_us, bool found, bool ended, bool behind,
                      int64_t between_ms);
+
+/* The rest after a call before the next one of any walk, which bounds the share of all of them together. */
+int64_t pace_pause_ms(int64_t took_us, bool behind);
 
 /* A walk that compacts has a time limit: a tenth of compact_after. Beyond it rows would stay much longer than
  * that, and the inbox would outgrow the memory that compaction is meant for. */

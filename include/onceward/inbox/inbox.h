@@ -238,19 +238,36 @@ struct inbox_housekeep {
 struct inbox_housekept {
     int64_t n_purged, n_swept, n_orphans;
     int64_t n_moved;      /* completed rows that became history entries */
-    int64_t n_expired;    /* history entries, of all consumers */
     int64_t n_unfinished; /* failed and waiting rows, orphans included */
     int64_t ahead_ms;     /* not 0: nothing was done, because the database's clock is so far ahead of this
                              machine's (below 0: behind) */
     int64_t next_page;    /* 0: the walk has ended */
     int64_t n_pages;      /* of the whole walk */
     int64_t took_us;
-    int64_t away_ms; /* not 0: another sidecar keeps house; ask again after that time. next_page is -1 */
+    bool history_is_due; /* call inbox_ask_expire_history */
+    int64_t away_ms;     /* not 0: another sidecar keeps house; ask again after that time. next_page is -1 */
 };
 void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h);
 
 /* 1: *ret, once; 0: no answer yet, or not asked; -1: the statement failed: f. */
 int inbox_housekept(struct inbox *i, struct inbox_housekept *ret, struct fault *f);
+
+/* The expiry of history entries of all consumers: one bounded call of sidecar_expire_history. */
+struct inbox_expire_history {
+    size_t queue;
+    int64_t retention_ms;
+    int64_t from_page; /* next_page of the previous call; -1: none */
+    int64_t budget_us;
+};
+struct inbox_history_expired {
+    int64_t n_expired;
+    int64_t next_page; /* 0: the walk has ended; -1: another sidecar does it, or nothing is due */
+    int64_t n_pages, took_us;
+};
+void inbox_ask_expire_history(struct inbox *i, const struct inbox_expire_history *e);
+
+/* 1: *ret, once; 0: no answer yet, or not asked; -1: the statement failed: f. */
+int inbox_history_expired(struct inbox *i, struct inbox_history_expired *ret, struct fault *f);
 
 /* Partitions of stored messages, for the retentions of all queues: one call of sidecar_make_messages, which
  * creates the partitions of the coming days. */

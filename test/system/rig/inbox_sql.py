@@ -163,6 +163,11 @@ class Inbox(Session):
                           " floor(1000 * extract(epoch FROM clock_timestamp()))::bigint - %s, %s)", self.consumer, self.instance,
                           retention, late, page, budget_us, ahead_ms, compact)[0]
 
+    def expire_history(self, retention=3_600_000, page=-1, budget_us=60_000_000, ahead_ms=0):
+        return self.query("SELECT * FROM onceward.sidecar_expire_history(%s, %s, %s, %s, %s,"
+                          " floor(1000 * extract(epoch FROM clock_timestamp()))::bigint - %s)", self.consumer, self.instance, retention,
+                          page, budget_us, ahead_ms)[0]
+
     def settle(self, *ids, secret=None, status=200, result=None, explain=False):
         ids = sorted(ids)
         n = len(ids)
