@@ -40,14 +40,14 @@
  *   renew    wanted turn      ─▶ renew
  *   renew    wanted due       ─▶ renew
  *   renew    wanted leave     ─▶ publish bury requeue
- *   renew    wanted command   ─▶ renew
+ *   renew    wanted command   ─▶ claim
  *   renew    wanted lost      ─▶ renew
  *   renew    sent   row       ─▶ claim renew publish bury ack reject
  *   renew    sent   leave     ─▶ requeue
  *   publish  wanted turn      ─▶ publish
  *   publish  wanted due       ─▶ publish
  *   publish  wanted leave     ─▶ publish bury requeue
- *   publish  wanted command   ─▶ publish
+ *   publish  wanted command   ─▶ claim publish
  *   publish  wanted lost      ─▶ publish
  *   publish  sent   published ─▶ claim publish bury ack
  *   publish  sent   leave     ─▶ requeue
@@ -95,6 +95,7 @@
  *   ack      wanted turn      ─▶ end
  *   ack      wanted due       ─▶ ack
  *   ack      wanted leave     ─▶ ack
+ *   ack      wanted command   ─▶ ack
  *   reject   wanted turn      ─▶ end
  *   reject   wanted due       ─▶ reject
  *   reject   wanted leave     ─▶ reject
@@ -152,14 +153,14 @@ static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
     [OP_RENEW][PHASE_WANTED][FACT_TURN] = TO(RENEW),
     [OP_RENEW][PHASE_WANTED][FACT_DUE] = TO(RENEW),
     [OP_RENEW][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
-    [OP_RENEW][PHASE_WANTED][FACT_COMMAND] = TO(RENEW),
+    [OP_RENEW][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM),
     [OP_RENEW][PHASE_WANTED][FACT_LOST] = TO(RENEW),
     [OP_RENEW][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(RENEW) | TO(PUBLISH) | TO(BURY) | TO(ACK) | TO(REJECT),
     [OP_RENEW][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_PUBLISH][PHASE_WANTED][FACT_TURN] = TO(PUBLISH),
     [OP_PUBLISH][PHASE_WANTED][FACT_DUE] = TO(PUBLISH),
     [OP_PUBLISH][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
-    [OP_PUBLISH][PHASE_WANTED][FACT_COMMAND] = TO(PUBLISH),
+    [OP_PUBLISH][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM) | TO(PUBLISH),
     [OP_PUBLISH][PHASE_WANTED][FACT_LOST] = TO(PUBLISH),
     [OP_PUBLISH][PHASE_SENT][FACT_PUBLISHED] = TO(CLAIM) | TO(PUBLISH) | TO(BURY) | TO(ACK),
     [OP_PUBLISH][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
@@ -207,6 +208,7 @@ static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
     [OP_ACK][PHASE_WANTED][FACT_TURN] = LIFE_END,
     [OP_ACK][PHASE_WANTED][FACT_DUE] = TO(ACK),
     [OP_ACK][PHASE_WANTED][FACT_LEAVE] = TO(ACK),
+    [OP_ACK][PHASE_WANTED][FACT_COMMAND] = TO(ACK),
     [OP_REJECT][PHASE_WANTED][FACT_TURN] = LIFE_END,
     [OP_REJECT][PHASE_WANTED][FACT_DUE] = TO(REJECT),
     [OP_REJECT][PHASE_WANTED][FACT_LEAVE] = TO(REJECT),
@@ -1372,6 +1374,13 @@ struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d)
     }
     return step_wait(OP_CLAIM, WAIT_SURPLUS,
                      now_ms + SURPLUS_LOOK_MS + (int64_t)q->held.waiting[WAIT_SURPLUS].len);
+}
+
+struct step life_end_renewal(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    assert(d->op == OP_RENEW || d->op == OP_PUBLISH);
+    d->n_waits = 0;
+    return d->leader ? step_want(OP_CLAIM) : life_join(q, now_ms, d);
 }
 
 struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *d)

@@ -115,6 +115,9 @@ struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d);
 /* Its wait has ended. */
 struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d);
 
+/* The end of a renewal: the claim of its delivery decides. */
+struct step life_end_renewal(struct queue *q, int64_t now_ms, struct delivery *d);
+
 /* The time of its next attempt has come. */
 struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *d);
 

@@ -83,14 +83,27 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
 
 /* --- give up --- */
 
-/* The message becomes a dead letter when its claim is answered, or when its present attempt has failed. */
+/* The renewal ends unless its statement or its copy is in flight: then the answer ends it. At the end of a drain
+ * nothing is claimed any more. */
+static void end_renewal(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    if (d->phase == PHASE_WANTED && q->drain < DRAIN_LEAVING)
+        life_go(q, now_ms, d, FACT_COMMAND, life_end_renewal(q, now_ms, d));
+}
+
+/* The message becomes a dead letter when its claim is answered, or when its present attempt has failed. A copy that
+ * was published already becomes one when it is delivered. */
 static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     d->given_up = q->flow.last_chances = true;
     if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: only the letter is missing */
         life_go(q, now_ms, d, FACT_COMMAND, life_give_up(q, now_ms, d));
+    else if (d->op == OP_RENEW || d->op == OP_PUBLISH)
+        end_renewal(q, now_ms, d);
+    else if (d->op == OP_ACK && d->wait == WAIT_RENEWAL)
+        life_go(q, now_ms, d, FACT_COMMAND, step_want(OP_ACK));
     else if (held_is_idle(d) && d->wait != WAIT_NONE && d->wait != WAIT_FOLLOWING && d->wait != WAIT_ORDER &&
-             !(q->rules.ordered && d->wait == WAIT_SURPLUS))
+             d->wait != WAIT_SURPLUS)
         life_go(q, now_ms, d, FACT_COMMAND, step_want(d->op == OP_LOOK ? OP_CLAIM : d->op));
 }
 

@@ -97,10 +97,13 @@ struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, co
 {
     switch (r->answer) {
     case ROW_RENEWED:
+    case ROW_TOO_OFTEN:
+        if (d->given_up)
+            return life_end_renewal(q, now_ms, d);
+        if (r->answer == ROW_TOO_OFTEN)
+            return renewed_too_often(q, now_ms, d, r);
         d->n_waits = 0;
         return step_want(OP_PUBLISH);
-    case ROW_TOO_OFTEN:
-        return renewed_too_often(q, now_ms, d, r);
     case ROW_DEAD:
         if (d->copy
                 .deaths) { /* returned by a dead-letter exchange: the claim decides whether it is revived */
@@ -158,12 +161,14 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
 
     if (confirmed) {
         s = published(q, now_ms, d);
+    } else if (what == PUBLICATION_FAILED && d->given_up) { /* its copy, if any, finds a dead row */
+        s = life_end_renewal(q, now_ms, d);
     } else if (what == PUBLICATION_FAILED) {
         s = not_published(q, now_ms, d, why);
     } else { /* refused, forbidden */
         d->renewal = RENEWAL_REFUSED;
         d->not_renewed = why;
-        s = d->leader ? step_want(OP_CLAIM) : life_join(q, now_ms, d);
+        s = life_end_renewal(q, now_ms, d);
     }
     life_go(q, now_ms, d, FACT_PUBLISHED, s);
 }

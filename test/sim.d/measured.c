@@ -543,6 +543,7 @@ static const struct {
                  {"held-at-the-limit", held_at_the_limit},
                  {"limit-of-0", limit_of_0},
                  {"renewal-loop", renewal_loop},
+                 {"given-up-near-the-limit", given_up_near_the_limit},
                  {"other-body", other_body},
                  {"late-completion", late_completion},
                  {"resets", resets},

@@ -211,6 +211,30 @@ void renewal_loop(struct report *r)
             text);
 }
 
+/* Near its limit of 3 the message is to be renewed, and the broker refuses its copies, until an operator gives it up. The
+ * oracle checks that no copy is published from then on. */
+void given_up_near_the_limit(struct report *r)
+{
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    plan_plain(&p, 29);
+    p.queues[0].version = 310;
+    p.queues[0].limit = p.queues[0].rules.delivery_limit = 3;
+    p.queues[0].rules.backoff_ms = 200000;
+    p.nacks_copies = true;
+    p.given_up_us = 20 * (int64_t)SECOND;
+    plan_add(&p, 0, CHARACTER_FLAKY, 1, 0, 0);
+    p.messages[0].param = 1;
+    plan_break(&p, FAULT_CHANNEL, 2 * (int64_t)SECOND, 0)->sidecar = 0;
+    p.stop_us = 40 * (int64_t)SECOND;
+    measure(&p, &f);
+    snprintf(text, sizeof(text), "%zu dead after 20 s", f.n_dead[CHARACTER_FLAKY]);
+    verdict(r, &f, f.n_dead[CHARACTER_FLAKY] == 1, "a message that is given up while its copies are refused",
+            text);
+}
+
 /* A claim whose answer is lost is released during a drain, without being repeated: its completed row proves
  * nothing about this copy, which has another body. The oracle checks the ack. */
 void other_body(struct report *r)

@@ -8,7 +8,7 @@
 
 #include "onceward/base/buf.h"
 
-enum { IN_A_SECOND = 500, N_RETRIES = 2 }; /* in 10,000 */
+enum { IN_A_SECOND = 500, UNFINISHED_IN_A_SECOND = 30, N_RETRIES = 2 }; /* in 10,000 */
 
 static void continue_queues(struct world *w)
 {
@@ -23,10 +23,34 @@ static void continue_queues(struct world *w)
     }
 }
 
+/* In one of eight plans also messages that may be anywhere, a renewal included. A random state of their own leaves the
+ * other plans as they are. */
+static void give_up_unfinished(struct world *w)
+{
+    uint64_t own = random_mix(w->plan->seed ^ 0x24) ^ (uint64_t)w->now_us;
+
+    bool all = w->plan->given_up_us && w->now_us - 1000000000 >= w->plan->given_up_us;
+
+    if (!all && (!w->plan->jitter || random_mix(w->plan->seed ^ 0x24) % 8))
+        return;
+    for (size_t i = 0; i < w->n_truths; i++) {
+        struct truth *t = &w->truths[i];
+        bool is_over = t->row.status == INBOX_DEAD || t->row.status == INBOX_COMPLETED;
+
+        if (is_over || t->given_up || !t->n_open_copies || w->plan->queues[t->queue].rules.ordered ||
+            t->character == CHARACTER_NO_ID || !(all || random_chance(&own, UNFINISHED_IN_A_SECOND)))
+            continue;
+        TRACE(w, "the operator gives %s up, unfinished", t->id);
+        t->given_up = true;
+    }
+}
+
 void operator_second(struct world *w)
 {
-    if (w->database->up)
+    if (w->database->up) {
         continue_queues(w);
+        give_up_unfinished(w);
+    }
     bool any = false;
 
     for (int i = 0; i < w->plan->n_queues; i++)
@@ -73,9 +97,9 @@ void operator_tells(struct world *w, struct sidecar *s)
         queue_lever_pause(&q->core, world_ms(w), q->core.lever.paused, "the simulation's operator", "");
         if (w->plan->queues[i].rules.ordered)
             queue_stop_known(&q->core, world_ms(w), w->database->stops[i].count, "recorded");
+        give_up(w, s, i);
         if (!w->plan->queues[i].rules.ordered)
             continue;
-        give_up(w, s, i);
         if (q->retry_known && q->retry_number != number) {
             promises_retried(w, i);
             queue_lever_retry(&q->core, world_ms(w), "the simulation's operator");

@@ -567,6 +567,17 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
 
 /* --- ack, reject, requeue --- */
 
+/* Does the sidecar know that an operator has given the message up? */
+static bool knows_given_up(const struct sidecar *s, const struct truth *t)
+{
+    const struct queue *q = &s->queues[t->queue].core;
+
+    for (size_t at = 0; at < q->lever.ids_len; at += strlen(q->lever.ids + at) + 1)
+        if (t->given_up && !strcmp(q->lever.ids + at, t->id))
+            return true;
+    return false;
+}
+
 void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
@@ -581,6 +592,8 @@ void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy 
     if (!is_near(p, m, m->delivery_count) && !drops_first_return(p))
         oracle_broken(w, "renewal", "%s is published again with count %d, and its limit is far", m->truth->id,
                       m->delivery_count);
+    if (knows_given_up(s, m->truth) && !s->draining)
+        oracle_broken(w, "renewal", "%s is published again, and an operator has given it up", m->truth->id);
     if (!is_renewable(p, m))
         oracle_broken(w, "renewal", "%s is published to a queue that drops its head", m->truth->id);
     if (m->counted && m->too_often && !s->queues[m->truth->queue].core.pauses[PAUSE_RENEWAL_LOOP].since_ms)

@@ -203,6 +203,9 @@ static void decided_charge(struct world *w, struct sidecar *s, const struct batc
     int attempt = item->truth->row.attempt, most = rules_of(w, item->queue)->max_attempts;
     bool dies = item->op == OP_BURY;
 
+    /* Of a token that was taken over meanwhile, the row counts other attempts. */
+    if (memcmp(item->truth->row.token, item->ask.token, sizeof(item->ask.token)))
+        return;
     switch (meaning_of(w, p)) {
     case MEANS_DONE:
         check_grace(w, s, item, p);
@@ -324,7 +327,8 @@ static void check_due(struct world *w, const struct sidecar *s, const struct bat
 {
     const struct truth *t = item->truth;
 
-    if (t->due_us && t->due_ref == delivery_key(s, item->ref) && w->now_us < t->due_us - LEEWAY_US)
+    if (t->due_us && t->due_ref == delivery_key(s, item->ref) && w->now_us < t->due_us - LEEWAY_US &&
+        !t->given_up)
         oracle_broken(w, "backoff", "%s is claimed %lld ms before it is due", t->id,
                       (long long)(t->due_us - w->now_us) / 1000);
     if (promises_of(s, item->queue)->paused && !t->given_up)

@@ -388,7 +388,7 @@ static void publish_arrives(struct world *w, void *object, uint64_t unused, uint
     (void)unused2;
     if (!w->broker->up) {
         p->why = "the broker is away";
-    } else if (!calm && random_chance(&w->random, 300)) {
+    } else if (w->plan->nacks_copies || (!calm && random_chance(&w->random, 300))) {
         p->why = "nack";
     } else {
         m->renewed = true;

@@ -287,11 +287,29 @@ def test_an_extended_token_is_left_to_its_holder_at_the_end_of_the_grace(bed):
     gate.open()
 
 
-def operator(bed, command):
+def test_a_message_that_is_not_renewed_any_more_can_be_given_up(limited):
+    limited.app.handler = lambda request, reply: 500
+    keys = dict(max_hold="10m", retry={"max_attempts": 8, "backoff": "1h", "max_backoff": "1h"})
+    first = start(limited, **keys)
+    skip_where_returns_are_free(first)
+    limited.queue.publish("m1", b"the whole body")
+    first.wait_for("retry")
+    assert first.term() == 0
+    limited.rows("UPDATE onceward.inbox SET renewals = 1000 WHERE consumer = %s", limited.queue.name)
+    bring_to(limited, LIMIT - 2)()
+    second = start(limited, **keys)
+    second.wait_for("paused", reason="renewal_loop")
+    operator(limited, "give-up", "m1")
+    second.wait_for("dead", message_id="m1", reason="operator")
+    assert [bytes(x["body"]) for x in limited.letters("m1")] == [b"the whole body"]
+    assert len(limited.app.posts()) == 1 and not second.find("renewed")
+
+
+def operator(bed, command, *arguments):
     path = os.path.join(bed.folder, "operator.json")
     with open(path, "w", encoding="utf-8") as f:
         json.dump(bed.config(queue=bed.queue, top=TOP), f)
-    subprocess.run([schema.require_binary(), command, "--config", path, "--consumer", bed.queue.name], check=True, timeout=60)
+    subprocess.run([schema.require_binary(), command, "--config", path, "--consumer", bed.queue.name, *arguments], check=True, timeout=60)
 
 
 def test_messages_that_cannot_be_renewed_rest_in_their_queue_during_a_pause(bed):

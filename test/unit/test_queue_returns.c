@@ -314,6 +314,80 @@ static void test_with_a_limit_of_0_nothing_is_returned(void **state)
     }
 }
 
+/* A renewal ends where an operator gives the message up: it is claimed for its letter, whatever the renewal waits for. A
+ * copy that was published already is given up when it is delivered. */
+static void test_a_message_that_is_given_up_is_not_renewed_any_more(void **state)
+{
+    static const char ids[] = "m1";
+    static const struct {
+        const char *waits_for;
+        unsigned cannot;
+        enum publication publication;
+        bool too_often;
+        int n_published; /* before the command */
+    } cases[] = {{"its row's turn", 1u << OP_RENEW, PUBLICATION_CONFIRMED, false, 0},
+                 {"a renewal that is left", 0, PUBLICATION_CONFIRMED, true, 0},
+                 {"the publishing connection", 1u << OP_PUBLISH, PUBLICATION_CONFIRMED, false, 0},
+                 {"the next try after a nack", 0, PUBLICATION_FAILED, false, 1}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(KIND_QUORUM);
+
+        w->works = true;
+        w->cannot = cases[i].cannot;
+        w->publication = cases[i].publication;
+        w->why = "nack";
+        w->too_often = cases[i].too_often;
+        deliver(w, LIMIT - 2, 10);
+        run(w, w->now + 100);
+        assert_int_equal(w->n_published, cases[i].n_published);
+        queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+        run(w, w->now + 100);
+        assert_int_equal(w->n_buried, 1);
+        assert_int_equal(w->n_rejected, 1);
+        assert_int_equal(w->dead, DEAD_OPERATOR);
+        assert_int_equal(w->n_published, cases[i].n_published);
+        assert_int_equal(w->n_acked + w->n_requeued, 0);
+        end(w);
+    }
+}
+
+/* The statement, or the copy, is in flight when the command comes. */
+static void test_a_renewal_in_flight_ends_with_its_answer(void **state)
+{
+    static const char ids[] = "m1";
+    static const struct {
+        bool renewed;
+        enum publication publication;
+        int n_buried, n_acked;
+    } cases[] = {{true, PUBLICATION_CONFIRMED, 0, 1}, {true, PUBLICATION_FAILED, 1, 0}, {false, 0, 1, 0}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(KIND_QUORUM);
+        struct action a;
+
+        w->works = true;
+        w->cannot = 1u << OP_PUBLISH | 1u << OP_RENEW;
+        deliver(w, LIMIT - 2, 10);
+        run(w, w->now + 100);
+        assert_true(queue_next(&w->q, w->now, 1u << OP_RENEW, &a) && a.kind == ACTION_DATABASE);
+        if (cases[i].renewed) {
+            at_database(w, a.d);
+            assert_true(queue_next(&w->q, w->now, 1u << OP_PUBLISH, &a) && a.kind == ACTION_PUBLISH);
+        }
+        queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+        if (cases[i].renewed)
+            queue_published(&w->q, w->now, a.ref, cases[i].publication, "nack");
+        else
+            at_database(w, a.d);
+        run(w, w->now + 1000);
+        assert_int_equal(w->n_buried, cases[i].n_buried);
+        assert_int_equal(w->n_acked, cases[i].n_acked);
+        assert_int_equal(w->n_published + w->n_requeued, 0);
+        end(w);
+    }
+}
+
 /* Beyond its pace it is renewed, and the queue pauses; without renewals left it is held until max_hold. */
 static void test_a_message_that_is_renewed_too_often_pauses_its_queue(void **state)
 {
@@ -653,6 +727,8 @@ int main(void)
         cmocka_unit_test(test_what_comes_near_the_limit_is_renewed_at_once),
         cmocka_unit_test(test_a_start_near_a_limit_is_cautious),
         cmocka_unit_test(test_with_a_limit_of_0_nothing_is_returned),
+        cmocka_unit_test(test_a_message_that_is_given_up_is_not_renewed_any_more),
+        cmocka_unit_test(test_a_renewal_in_flight_ends_with_its_answer),
         cmocka_unit_test(test_a_message_that_is_renewed_too_often_pauses_its_queue),
         cmocka_unit_test(test_a_queue_that_needs_a_consumer_keeps_it_when_a_message_is_renewed_too_often),
         cmocka_unit_test(test_what_a_broker_does_not_count_goes_back_near_the_limit),
