@@ -15,9 +15,9 @@ static const char help[] =
     "  --live       the loop turned within the last 30 s: for the livenessProbe\n"
     "  --ready      each queue has started once, whatever broker, database and application do now: for people and scripts.\n"
     "               As a readinessProbe it would keep requests from the application until the queues have started\n"
-    "  --consuming  each queue has consumed since the start or the last reload, so broker, database, queue and application\n"
-    "               were reached. Stays true afterwards. As the readinessProbe of a pod without a Service it\n"
-    "               lets a rollout wait\n"
+    "  --consuming  each queue has consumed since the start, so broker, database, queue and application were reached. In an\n"
+    "               operator's pause it is enough that they were. Stays true afterwards; only a queue that a reload adds\n"
+    "               must be reached as well. As the readinessProbe of a pod without a Service it lets a rollout wait\n"
     "  --state      the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
     "  --config     the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG\n";
 

@@ -160,7 +160,13 @@ void reload_carry_out(struct sidecar *s, char **argv)
     texts_deinit(&faults);
 }
 
-/* A pod that was ready stays ready, even if its queues have to wait now. That includes new queues. */
+static bool names(const struct state_queue *before, const struct lane *l)
+{
+    return strcmp(before->name, l->config->name) == 0;
+}
+
+/* A pod that was ready stays ready, even if its queues have to wait now. That includes new queues, but a new queue must
+ * be reached once before it counts as consumed. */
 static void keep_ready(struct sidecar *s)
 {
     struct state before = {0};
@@ -172,10 +178,13 @@ static void keep_ready(struct sidecar *s)
     for (size_t i = 0; i < before.n_queues; i++)
         all &= before.queues[i].ready;
     for (size_t i = 0; i < s->n_lanes; i++) {
-        s->lanes[i].was_ready = all;
-        for (size_t k = 0; k < before.n_queues && !s->lanes[i].was_ready; k++)
-            s->lanes[i].was_ready =
-                before.queues[k].ready && !strcmp(before.queues[k].name, s->lanes[i].config->name);
+        struct lane *l = &s->lanes[i];
+
+        l->was_ready = all;
+        for (size_t k = 0; k < before.n_queues; k++) {
+            l->was_ready |= before.queues[k].ready && names(&before.queues[k], l);
+            l->was_consuming |= before.queues[k].consumed && names(&before.queues[k], l);
+        }
     }
     state_deinit(&before);
 }

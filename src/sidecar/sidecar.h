@@ -185,7 +185,7 @@ struct lane {
     } sampled;
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: unknown */
-    bool refused_told, told_drained, was_ready;
+    bool refused_told, told_drained, was_ready, was_consuming;
     bool arguments_wanted, arguments_asked, arguments_known; /* of the declare of the queue */
     int64_t arguments_again_ms; /* when they are read again, because they do not allow order; 0: they do */
     struct waiting waiting;     /* before its first start */

@@ -78,10 +78,27 @@ static bool was_ready(struct lane *first)
     return first->was_ready;
 }
 
-/* For rollouts. Present pauses do not count, since a probe must not flap with them. */
+/* Broker, queue, database and application are reached, and an operator's pause alone keeps the queue from its start. */
+static bool is_held_by_operator(const struct lane *l)
+{
+    const struct queue *q = &l->core;
+
+    return q->lever.paused && q->generation && !q->limits_awaited && !q->consumer.watch.no_queue &&
+           l->sidecar->database.inbox && l->sidecar->applications[l->application].reached;
+}
+
+/* For rollouts, which neither a present pause nor an operator's may hold up: see was_consuming(). */
 static bool has_consumed(const struct lane *l)
 {
-    return l->core.ready || (l->core.left_to_others && l->link->broker && l->sidecar->database.inbox);
+    return l->core.ready || is_held_by_operator(l) ||
+           (l->core.left_to_others && l->link->broker && l->sidecar->database.inbox);
+}
+
+/* A queue that was reached once stays so, also after a reload or a change of its range: a probe must not flap. */
+static bool was_consuming(struct lane *first)
+{
+    first->was_consuming |= lane_all(first, has_consumed);
+    return first->was_consuming;
 }
 
 static void write_state(struct sidecar *s, struct state *state)
@@ -110,7 +127,7 @@ void state_step(struct sidecar *s)
         state_add_queue(&state, &(struct state_queue){.name = s->lanes[i].config->name,
                                                       .turned_ms_ago = 0,
                                                       .ready = was_ready(&s->lanes[i]),
-                                                      .consumed = lane_all(&s->lanes[i], has_consumed),
+                                                      .consumed = was_consuming(&s->lanes[i]),
                                                       .fits = !s->lanes[i].refused_told});
     if (!s->n_lanes)
         state_add_queue(&state, &(struct state_queue){.name = only_outbox,

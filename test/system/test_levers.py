@@ -72,6 +72,8 @@ def test_a_pause_holds_on_all_replicas_and_across_restarts(bed, operator):
     fourth.wait_for("paused", reason="operator")
     hold_true(lambda: bed.queue.n_ready >= 9 and not bed.app.posts(), "nothing more is taken", 1.0)
     assert not third.find("consuming") and not fourth.find("consuming")
+    wait_until(lambda: subprocess.run([schema.require_binary(), "health", "--consuming", "--state", third.config["state_file"]], timeout=60,
+                                      check=False).returncode == 0, "a rollout does not wait for the operator")
     assert "is not paused" in operator("resume", "--by", "bob").out
     for sidecar in (second, third, fourth):
         assert sidecar.wait_for("resumed", reason="operator", deadline=SOON)["by"] == "bob"

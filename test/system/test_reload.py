@@ -422,7 +422,8 @@ def test_live_and_ready_during_a_reload(bed):
         assert not fails()
     written = json.load(open(state))["written_ms"]
     wait_until(lambda: json.load(open(state))["written_ms"] > written, "the state file is kept", PATIENCE)
-    assert {q["queue"] for q in json.load(open(state))["queues"]} == {bed.queue.name, other.name}
+    assert {q["queue"]: q["consumed"] for q in json.load(open(state))["queues"]} == {bed.queue.name: True, other.name: False}, (
+        "a queue that was reached stays so; the new one waits for its application")
     assert not fails(), "a pod that was ready stays so, while its new application is down"
     assert_once(bed, ["m1"])
     assert run("drain", "--exit", "--state", state).status == 0

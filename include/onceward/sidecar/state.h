@@ -18,7 +18,7 @@ struct state_queue {
     char *name;
     int64_t turned_ms_ago; /* age of the loop's latest turn when the file was written */
     bool ready;            /* its first start is over */
-    bool consumed;         /* since the start, or left to other replicas */
+    bool consumed;         /* once since the start; or left to other replicas, or paused by an operator */
     bool fits;             /* no fault of configuration or schema is known */
     bool failed;           /* the start failed and will be repeated */
 };
