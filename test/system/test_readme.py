@@ -173,6 +173,12 @@ def test_the_message_ids_that_are_advised_are_valid():
     assert said.returncode == 0, said.stdout.decode()
 
 
+def test_each_key_is_described_in_two_sentences():
+    entries = re.findall(r"^#### `([\w.]+)`\n\n.*?\n\n(.*?)\n(?=\n)", pages.part("conf/README.md", "keys"), re.M | re.S)
+    long = {path: text for path, text in entries if len(re.findall(r"[.!?](?:\s|$)", text)) > 2}
+    assert len(entries) > 60 and not long, long
+
+
 # What an example needs beside it.
 COMPANIONS = {
     "broker.port": {"broker.host": "localhost"}, "broker.vhost": {"broker.host": "localhost"}, "consumer_timeout": {"max_window": "2h"},
