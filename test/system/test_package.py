@@ -39,7 +39,7 @@ def package(tmp_path_factory):
 
 def test_the_package_has_the_program_its_service_and_its_pages(package, tmp_path):
     output("dpkg-deb", "-x", package, str(tmp_path))
-    for path in ("usr/bin/onceward", "lib/systemd/system/onceward@.service", "usr/share/man/man1/onceward.1.gz", "usr/share/doc/onceward/copyright",
+    for path in ("usr/bin/onceward", "usr/lib/systemd/system/onceward@.service", "usr/share/man/man1/onceward.1.gz", "usr/share/doc/onceward/copyright",
                  "usr/share/bash-completion/completions/onceward", "usr/share/onceward/onceward.schema.json", "etc/onceward"):
         assert os.path.exists(tmp_path / path), path
     control = output("dpkg-deb", "-f", package)
