@@ -81,7 +81,7 @@ bool held_is_idle(const struct delivery *d)
  * prefetch of such deliveries. */
 bool held_is_parked(const struct delivery *d)
 {
-    if (d->ended || d->phase != PHASE_WANTED)
+    if (d->phase != PHASE_WANTED)
         return false;
     if (d->wait == WAIT_NONE)
         return d->answer.put_off && operation_info(d->op)->idle;
@@ -122,7 +122,7 @@ static void count_parked(struct queue *q, const struct delivery *d, int by)
 /* Is it a claim that will take a slot of the application? */
 static bool takes_slot(const struct delivery *d)
 {
-    return d->wait == WAIT_NONE && !d->ended &&
+    return d->wait == WAIT_NONE &&
            ((d->op == OP_CLAIM && d->phase == PHASE_SENT) ||
             (d->op == OP_FORWARD && d->phase == PHASE_WANTED));
 }
@@ -132,7 +132,7 @@ static bool keeps_place(const struct queue *q, const struct delivery *d)
 {
     if (quarantine_has(q, d) && d->claim.alone && d->op == OP_CLAIM && d->phase == PHASE_WANTED)
         return false;
-    return !d->ended && (delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
+    return !delivery_has_ended(d) && (delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
                          (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
 }
 
@@ -178,7 +178,7 @@ static void account(struct queue *q, int64_t now_ms, struct delivery *d)
 void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,
                enum wait_reason wait)
 {
-    assert(!d->ended && op > OP_NONE && op < N_OPERATIONS && wait < N_WAITS);
+    assert(!delivery_has_ended(d) && op > OP_NONE && op < N_OPERATIONS && wait < N_WAITS);
     assert(phase == PHASE_WANTED || wait == WAIT_NONE);
     count_parked(q, d, -1);
     if (d->in_list.next)
@@ -257,7 +257,7 @@ static struct delivery *leader_find(const struct queue *q, struct slice id)
 
 static void lead(struct queue *q, struct delivery *d)
 {
-    assert(!d->leader && !d->ended);
+    assert(!d->leader && !delivery_has_ended(d));
     hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->id, d->id_len));
     d->leader = d;
 }
@@ -436,16 +436,16 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
     timers_clear(&q->held.timers, &d->timer);
-    assert(!d->ended && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms);
+    assert(!delivery_has_ended(d) && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms);
     assert(!d->place.line); /* the next message of its key would wait indefinitely */
-    d->ended = true;
+    d->phase = PHASE_ENDED;
     list_push(&q->held.ended, &d->in_list);
     account(q, now_ms, d);
 }
 
 static void delivery_free(struct queue *q, struct delivery *d)
 {
-    assert(d->ended && !d->in_tags.next && !d->timer.slot && !d->claim.reserved);
+    assert(delivery_has_ended(d) && !d->in_tags.next && !d->timer.slot && !d->claim.reserved);
     hash_remove(&q->held.by_ref, &d->by_ref);
     request_forget(d);
     held_drop_body(q, d);

@@ -360,7 +360,7 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
 {
     struct delivery *next;
 
-    assert(!d->ended && s.op < N_OPERATIONS && fact < N_FACTS);
+    assert(!delivery_has_ended(d) && s.op < N_OPERATIONS && fact < N_FACTS);
     if (s.kind == STEP_STAY)
         return;
     if (!life_is_allowed(q, d, fact, &s))
@@ -1289,7 +1289,7 @@ struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d
 {
     int v = d->answer.kept_verdict;
 
-    if (v < 0 || d->ended || d->phase == PHASE_SENT)
+    if (v < 0 || d->phase != PHASE_WANTED)
         return step_stay();
     d->answer.kept_verdict = -1;
     /* The token is valid, or the result is unknown: then the answer counts. */

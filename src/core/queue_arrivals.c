@@ -142,7 +142,7 @@ static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
     for (size_t i = 0; i < n; i++) {
         struct delivery *d = all[i];
 
-        if (d->ended || !held_tag_is_lost(q, d) || d->phase != PHASE_WANTED)
+        if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED)
             continue;
         if (operation_info(d->op)->link == LINK_BROKER || held_is_idle(d) || d->wait == WAIT_BRAKE ||
             d->op == OP_BURY)

@@ -39,7 +39,7 @@ static void drain_out(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->ended || !(delivery_is_in_flight(d) || d->op == OP_CHECK) || d->op == OP_REVOKE)
+        if (delivery_has_ended(d) || !(delivery_is_in_flight(d) || d->op == OP_CHECK) || d->op == OP_REVOKE)
             continue;
         error_text_set(d, "the sidecar stopped before it was answered", NULL);
         life_go(q, now_ms, d, FACT_LEAVE,
@@ -57,7 +57,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->ended || d->phase != PHASE_WANTED || !d->message || !life_must_stay(q, d) ||
+        if (d->phase != PHASE_WANTED || !d->message || !life_must_stay(q, d) ||
             !database_is_up(q->database))
             continue;
         if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
@@ -95,7 +95,7 @@ static void drain_all(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!d->ended && operation_info(d->op)->link != LINK_BROKER && !q->rules.ordered)
+        if (!delivery_has_ended(d) && operation_info(d->op)->link != LINK_BROKER && !q->rules.ordered)
             life_go(q, now_ms, d, FACT_LEAVE, life_requeue(q, d));
     }
 }

@@ -109,7 +109,7 @@ static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 
 static bool may_be_given_up(const struct delivery *d)
 {
-    return !d->ended && !d->given_up && d->message;
+    return !delivery_has_ended(d) && !d->given_up && d->message;
 }
 
 static bool brings_news(const struct queue *q, const char *ids, size_t ids_len)

@@ -15,7 +15,7 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
     };
     struct delivery *d = (struct delivery *)queue_find(q, ref);
 
-    if (!d || d->ended || d->phase != PHASE_SENT || d->op != r->op || !by_operation[d->op])
+    if (!d || d->phase != PHASE_SENT || d->op != r->op || !by_operation[d->op])
         return; /* the delivery has taken another way meanwhile */
     if (r->answer != ROW_LOCKED && r->answer != ROW_RETRY && r->answer != ROW_UNKNOWN)
         d->locked_since_ms = 0;

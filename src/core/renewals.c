@@ -154,7 +154,7 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
         q->returns.no_renewal = why;
         q->flow.last_chances = true;
     }
-    if (!d || d->ended || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
+    if (!d || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
         return; /* the delivery has taken another way meanwhile */
     bool confirmed = what == PUBLICATION_CONFIRMED;
     struct step s;

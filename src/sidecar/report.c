@@ -132,7 +132,7 @@ void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h)
     struct note n = {.event = EVENT_ROW_LOCKED, .d = d, .ms = -1, .n = -1};
     struct log_line line;
 
-    if (!d || d->ended || !d->locked_since_ms || (!h->pid && !*h->state))
+    if (!d || delivery_has_ended(d) || !d->locked_since_ms || (!h->pid && !*h->state))
         return;
     begin(&line, l, &n);
     log_int(&line, "locked_ms", l->sidecar->now_ms - d->locked_since_ms);

@@ -12,9 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A delivery that Onceward holds. Only src/core/queue*.c changes it. The shell reads the fields that it needs
- * for an action, and fills in the token of a claim or a letter. Valid from queue_delivered to the queue_reap
- * after its end. */
+/* A delivery that Onceward holds. Operation, phase and wait change in src/core/life.c only, lists and counts in held.c;
+ * the other fields belong to the rules of the core. The shell reads the fields that it needs for an action, and fills
+ * in the token of a claim or a letter. Valid from queue_delivered to the queue_reap after its end. */
 
 struct message;
 
@@ -128,7 +128,6 @@ struct delivery {
     enum operation op;
     enum phase phase;
     enum wait_reason wait;
-    bool ended;    /* ended; freed by queue_reap */
     bool was_dead; /* its row is dead already: it is rejected again */
     bool has_circled;
     bool given_up; /* an operator has given it up */
@@ -156,6 +155,11 @@ struct delivery {
 static inline struct slice delivery_slice(const struct delivery *d)
 {
     return (struct slice){d->id, d->id_len};
+}
+
+static inline bool delivery_has_ended(const struct delivery *d)
+{
+    return d->phase == PHASE_ENDED;
 }
 
 /* Is it with the application, which has not answered yet? */

@@ -18,6 +18,7 @@ enum operation_link { LINK_NOBODY, LINK_DATABASE, LINK_APPLICATION, LINK_BROKER,
 enum phase {
     PHASE_WANTED, /* may be sent, unless the delivery waits */
     PHASE_SENT,   /* not answered yet */
+    PHASE_ENDED,  /* the delivery has ended: queue_reap frees it */
 };
 
 /* Why a wanted operation is not sent yet. All waits but FOLLOWING and ORDER end at the delivery's timer. */
