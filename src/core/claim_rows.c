@@ -43,7 +43,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
 {
     row_facts(d, now_ms, r);
     d->claim.row_is_ours = true;
-    d->on_hold = false; /* an operator's command was missed */
+    d->row_end = ROW_END_NONE; /* an operator's command was missed */
     d->n_waits = 0;
     if (r->taken_over)
         notes_tell_limited(q, now_ms, EVENT_TAKEN_OVER, d);
@@ -105,7 +105,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
     d->claim.has_token = false;
     d->n_waits = 0;
     if (!held && d->given_up) {
-        d->outcome.exhausted = true;
+        d->outcome.letter_row = LETTER_UNCLAIMED;
         d->claim.attempt = r->attempt;
         return life_give_up(q, now_ms, d);
     }
@@ -115,7 +115,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         life_limit_words(q, d, &text);
         error_text_set_last(d, buf_text(&text), r->detail);
         buf_deinit(&text);
-        d->outcome.exhausted = true;
+        d->outcome.letter_row = LETTER_UNCLAIMED;
         d->claim.attempt = r->attempt;
         return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
     }
@@ -149,7 +149,7 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
         error_text_set_last(d, "", r->detail);
     else if (!d->outcome.error)
         error_text_set(d, "all attempts failed", NULL);
-    d->outcome.exhausted = true;
+    d->outcome.letter_row = LETTER_UNCLAIMED;
     if (d->given_up)
         return life_give_up(q, now_ms, d);
     else

@@ -52,7 +52,9 @@ int64_t held_delay_ms(struct queue *q, const struct delivery *d, int n)
 {
     int64_t wait = held_backoff_ms(q, n);
 
-    return d->outcome.unanswered && wait < q->rules.token_window_ms ? q->rules.token_window_ms : wait;
+    return d->outcome.request == REQUEST_UNANSWERED && wait < q->rules.token_window_ms
+               ? q->rules.token_window_ms
+               : wait;
 }
 
 int64_t held_lock_wait_ms(struct delivery *d)
@@ -95,7 +97,7 @@ bool held_is_parked(const struct delivery *d)
 bool held_can_renew(const struct queue *q, const struct delivery *d)
 {
     return d->message && d->id_len && d->renewal != RENEWAL_REFUSED && d->op != OP_BURY &&
-           !d->outcome.rowless && !d->was_dead && !d->given_up && !q->returns.no_renewal;
+           !delivery_is_rowless(d) && d->row_end != ROW_END_DEAD && !d->given_up && !q->returns.no_renewal;
 }
 
 bool held_is_near(const struct queue *q, const struct delivery *d)
@@ -122,9 +124,8 @@ static void count_parked(struct queue *q, const struct delivery *d, int by)
 /* Is it a claim that will take a slot of the application? */
 static bool takes_slot(const struct delivery *d)
 {
-    return d->wait == WAIT_NONE &&
-           ((d->op == OP_CLAIM && d->phase == PHASE_SENT) ||
-            (d->op == OP_FORWARD && d->phase == PHASE_WANTED));
+    return d->wait == WAIT_NONE && ((d->op == OP_CLAIM && d->phase == PHASE_SENT) ||
+                                    (d->op == OP_FORWARD && d->phase == PHASE_WANTED));
 }
 
 /* Is it quarantined, or does it wait for that? A member of a group that is claimed again asks for it again. */
@@ -133,7 +134,7 @@ static bool keeps_place(const struct queue *q, const struct delivery *d)
     if (quarantine_has(q, d) && d->claim.alone && d->op == OP_CLAIM && d->phase == PHASE_WANTED)
         return false;
     return !delivery_has_ended(d) && (delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
-                         (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
+                                      (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
 }
 
 /* Messages that share a request share a slot. */
@@ -162,15 +163,19 @@ static void unreserve(struct queue *q, const struct delivery *d)
         application_unreserve(q->application);
 }
 
-static void account(struct queue *q, int64_t now_ms, struct delivery *d)
+/* After a move. took: did it take a slot before? */
+static void account_slot(struct queue *q, struct delivery *d, bool took)
 {
     bool takes = takes_slot(d);
 
-    if (takes && !d->claim.reserved)
+    if (takes && !took)
         reserve(q, d);
-    else if (!takes && d->claim.reserved)
+    else if (!takes && took)
         unreserve(q, d);
-    d->claim.reserved = takes;
+}
+
+static void account_place(struct queue *q, int64_t now_ms, struct delivery *d)
+{
     if (!keeps_place(q, d))
         quarantine_leave(q, now_ms, d);
 }
@@ -179,7 +184,9 @@ void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
                enum wait_reason wait)
 {
     assert(!delivery_has_ended(d) && op > OP_NONE && op < N_OPERATIONS && wait < N_WAITS);
-    assert(phase == PHASE_WANTED || wait == WAIT_NONE);
+    assert(phase == PHASE_WANTED || (phase == PHASE_SENT && wait == WAIT_NONE));
+    bool took = takes_slot(d);
+
     count_parked(q, d, -1);
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
@@ -193,7 +200,8 @@ void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
     if (op == OP_CLAIM && (d->given_up || held_is_near(q, d)))
         q->flow.last_chances = true;
     count_parked(q, d, 1);
-    account(q, now_ms, d);
+    account_slot(q, d, took);
+    account_place(q, now_ms, d);
 }
 
 void held_put_behind(struct queue *q, struct delivery *d)
@@ -211,7 +219,7 @@ void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d)
     if (!d->in_request.next)
         return;
     request_leave(q, d);
-    account(q, now_ms, d);
+    account_place(q, now_ms, d);
 }
 
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)
@@ -228,7 +236,7 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
     d->answer.accepted_until_ms = until_ms;
     assert(q->held.n_accepted <= SIZE_MAX / 2);
     count_parked(q, d, 1);
-    account(q, now_ms, d);
+    account_place(q, now_ms, d);
 }
 
 /* --- other deliveries of its id --- */
@@ -265,7 +273,7 @@ static void lead(struct queue *q, struct delivery *d)
 /* Is the leader's body that of the row? Only a claim shows that; a released or failed message keeps its row. */
 static bool knows_its_row(const struct delivery *leader)
 {
-    if (!leader->claim.row_is_ours || leader->outcome.rowless || leader->op == OP_LOOK)
+    if (!leader->claim.row_is_ours || delivery_is_rowless(leader) || leader->op == OP_LOOK)
         return false;
     return leader->op != OP_CLAIM || (leader->wait == WAIT_DUE && !leader->claim.has_token);
 }
@@ -430,6 +438,8 @@ void held_drop_tag(struct queue *q, struct delivery *d)
 
 void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
 {
+    bool took = takes_slot(d);
+
     held_leave_request(q, now_ms, d);
     held_accept(q, now_ms, d, 0);
     held_drop_tag(q, d);
@@ -440,12 +450,13 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
     assert(!d->place.line); /* the next message of its key would wait indefinitely */
     d->phase = PHASE_ENDED;
     list_push(&q->held.ended, &d->in_list);
-    account(q, now_ms, d);
+    account_slot(q, d, took);
+    account_place(q, now_ms, d);
 }
 
 static void delivery_free(struct queue *q, struct delivery *d)
 {
-    assert(delivery_has_ended(d) && !d->in_tags.next && !d->timer.slot && !d->claim.reserved);
+    assert(delivery_has_ended(d) && !d->in_tags.next && !d->timer.slot);
     hash_remove(&q->held.by_ref, &d->by_ref);
     request_forget(d);
     held_drop_body(q, d);

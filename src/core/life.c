@@ -268,7 +268,7 @@ static bool waits_to_die(const struct queue *q, const struct delivery *d, enum o
 {
     if (wait == WAIT_BRAKE)
         return true;
-    return op == OP_BURY && d->outcome.rowless && !returns_is_near(&q->returns, d->copy.delivery_count);
+    return op == OP_BURY && delivery_is_rowless(d) && !returns_is_near(&q->returns, d->copy.delivery_count);
 }
 
 /* The channel is gone: a delivery that lives by its tag alone has nothing left to do, since the broker delivers it
@@ -544,7 +544,7 @@ struct step life_release(struct delivery *d, int64_t delay_ms, struct row_change
     d->outcome.delay_ms = delay_ms;
     d->outcome.changes = row_capped(d, changes);
     d->outcome.then_requeue = false;
-    d->outcome.charged = false;
+    d->outcome.charge = CHARGE_NONE;
     return step_with(step_want(OP_RELEASE), EFFECT_LEAVE_REQUEST);
 }
 
@@ -611,7 +611,7 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
     if (!d->copy.n_rejected || d->has_circled || q->drain || life_is_near(q, d))
         return step_stay();
     int64_t wait = circle_wait_ms(q, d);
-    bool again = d->was_dead && d->message;
+    bool again = d->row_end == ROW_END_DEAD && d->message;
     struct note *n = notes_tell_limited(q, now_ms, again ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
 
     if (n) {
@@ -630,7 +630,7 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
 
 struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    d->was_dead = true;
+    d->row_end = ROW_END_DEAD;
     struct step s = life_circle(q, now_ms, d, OP_REJECT);
 
     if (s.kind != STEP_STAY)
@@ -639,17 +639,26 @@ struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *
     return life_reject();
 }
 
+/* A message without a row has no claim. */
+static void letter_set(struct delivery *d, enum dead_reason why, bool rowless)
+{
+    d->outcome.dead = why;
+    if (rowless) {
+        d->outcome.letter_row = LETTER_ROWLESS;
+        d->claim.has_token = false;
+    } else if (delivery_is_rowless(d)) {
+        d->outcome.letter_row = LETTER_CLAIMED;
+    }
+}
+
 struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
                              bool rowless)
 {
     struct step s;
 
     assert(why != DEAD_NONE && d->message);
-    d->outcome.dead = why;
-    d->outcome.rowless = rowless;
+    letter_set(d, why, rowless);
     d->outcome.holds = q->rules.holds_dead && d->has_key && !rowless && !d->given_up;
-    if (rowless)
-        d->claim.has_token = false;
     if (rowless && (s = life_circle(q, now_ms, d, OP_BURY)).kind != STEP_STAY)
         return step_with(s, EFFECT_LEAVE_REQUEST);
     return step_with(step_want(OP_BURY), EFFECT_LEAVE_REQUEST);
@@ -657,7 +666,7 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
 
 bool queue_letter_is_new(const struct delivery *d)
 {
-    return d->op == OP_BURY && d->outcome.rowless && !d->outcome.unsure;
+    return d->op == OP_BURY && delivery_is_rowless(d) && !d->outcome.unsure;
 }
 
 bool queue_letter_is_looked_for(const struct delivery *d)
@@ -673,7 +682,7 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
     snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
     if (!d->outcome.error)
         error_text_set(d, text, NULL);
-    return life_dead_letter(q, now_ms, d, DEAD_OPERATOR, d->outcome.rowless);
+    return life_dead_letter(q, now_ms, d, DEAD_OPERATOR, delivery_is_rowless(d));
 }
 
 /* A failure that is the message's own, as far as can be known: it is charged; or released where everything fails, or
@@ -686,9 +695,8 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
     d->outcome.changes = row_capped(d, changes);
-    d->outcome.charged = !spared;
+    d->outcome.charge = spared ? CHARGE_NONE : CHARGE_ATTEMPT;
     if (!spared) {
-        d->outcome.give_back = false;
         d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
         if (death == DEAD_NONE)
             return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
@@ -696,7 +704,7 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
     }
     d->outcome.delay_ms = held_delay_ms(q, d, ++d->n_given_back);
     if (d->outcome.only_expired) { /* the token may have been extended since */
-        d->outcome.give_back = true;
+        d->outcome.charge = CHARGE_SPARED;
         return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
     }
     changes.unproven_step = -1; /* not charged */
@@ -720,14 +728,11 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
 
     if (text)
         error_text_set(d, text, NULL);
-    d->outcome.dead = why;
-    d->outcome.rowless = rowless;
-    if (rowless)
-        d->claim.has_token = false;
+    letter_set(d, why, rowless);
     if ((life_is_near(q, d) && !held_can_renew(q, d)) || d->given_up)
         return life_dead_letter(q, now_ms, d, why, rowless);
     if (!failed(q, now_ms, d, no_id)) {
-        d->outcome.charged = true;
+        d->outcome.charge = CHARGE_ATTEMPT;
         return life_dead_letter(q, now_ms, d, why, rowless);
     }
     if (d->claim.has_token)
@@ -766,8 +771,8 @@ void life_limit_words(const struct queue *q, const struct delivery *d, struct bu
 struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     /* The application is not at work on it: it dies of its own reason. */
-    if (d->op == OP_BURY && (d->wait == WAIT_BRAKE || d->outcome.rowless))
-        return life_dead_letter(q, now_ms, d, d->outcome.dead, d->outcome.rowless);
+    if (d->op == OP_BURY && (d->wait == WAIT_BRAKE || delivery_is_rowless(d)))
+        return life_dead_letter(q, now_ms, d, d->outcome.dead, delivery_is_rowless(d));
     bool elsewhere = d->op != OP_PUBLISH && d->op != OP_RENEW;
     struct buf text = {0};
 
@@ -797,7 +802,7 @@ static struct step life_leave_renewed(struct queue *q, int64_t now_ms, struct de
 
 struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    if (d->was_dead) /* its dead letter is committed, and no delivery is counted */
+    if (d->row_end == ROW_END_DEAD) /* its dead letter is committed, and no delivery is counted */
         return life_reject();
     if (is_renewed_instead(q, d) && !d->claim.has_token)
         return life_leave_renewed(q, now_ms, d);
@@ -902,7 +907,8 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         return row_again(now_ms, d);
     if (failed && d->outcome.http_status / 100 == 2)
         row_answered_early(q, now_ms, d, true);
-    else if (failed && !d->outcome.only_expired && (d->outcome.http_status || d->outcome.died)) {
+    else if (failed && !d->outcome.only_expired &&
+             (d->outcome.http_status || d->outcome.request == REQUEST_CRASHED)) {
         struct note *n = notes_tell_limited(q, now_ms, EVENT_ANSWER_CONTRADICTS_ROW, d);
 
         note_text(n, "%s", d->outcome.error ? d->outcome.error : "");
@@ -925,8 +931,7 @@ static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct 
     batches_split(q, d);
     if (!d->outcome.only_expired)
         return life_release(d, 0, row_as_it_is());
-    d->outcome.give_back = true;
-    d->outcome.charged = false;
+    d->outcome.charge = CHARGE_SPARED;
     d->outcome.changes = row_capped(d, row_as_it_is());
     d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
     return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
@@ -949,7 +954,8 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
         s.accepted_until_ms = until;
         return accepted ? step_with(s, EFFECT_ACCEPT) : s;
     }
-    d->outcome.only_expired = d->outcome.unanswered = accepted;
+    d->outcome.only_expired = accepted;
+    d->outcome.request = accepted ? REQUEST_UNANSWERED : REQUEST_ANSWERED;
     if (accepted) {
         error_text_set(d, "accepted with 202, and not completed within the window", NULL);
     } else {
@@ -959,7 +965,7 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
     }
     if (crashed && !d->claim.alone) { /* perhaps of it, perhaps of a neighbour: alone it will show */
         if (d->outcome.only_expired) {
-            d->outcome.give_back = true;
+            d->outcome.charge = CHARGE_SPARED;
             d->outcome.changes.crashes = d->claim.crashes + 1;
             d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
             return step_want(OP_FAIL);
@@ -1039,7 +1045,7 @@ static struct step row_waits(int64_t now_ms, struct delivery *d)
     d->claim.has_token = d->claim.alone = false;
     d->answer.kept_verdict = -1;
     d->n_waits = 0;
-    d->outcome.charged = d->outcome.give_back = false;
+    d->outcome.charge = CHARGE_NONE;
     return step_with(
         step_wait(OP_CLAIM, WAIT_DUE, now_ms + (d->outcome.delay_ms > 0 ? d->outcome.delay_ms : 0)),
         EFFECT_LEAVE_REQUEST);
@@ -1147,12 +1153,12 @@ struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
     d->claim.has_token = false;
     d->n_waits = 0;
     if (d->given_up) {
-        d->outcome.exhausted = true;
+        d->outcome.letter_row = LETTER_UNCLAIMED;
         return life_give_up(q, now_ms, d);
     }
-    if (!d->on_hold)
+    if (d->row_end != ROW_END_ON_HOLD)
         notes_tell(q, EVENT_ORDER_HELD, d);
-    d->on_hold = true;
+    d->row_end = ROW_END_ON_HOLD;
     return step_with(step_wait(OP_CLAIM, WAIT_ON_HOLD, now_ms + ON_HOLD_LOOK_MS), EFFECT_LEAVE_REQUEST);
 }
 
@@ -1180,7 +1186,8 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
         row_refused(q, now_ms, d, r);
         return step_wait(OP_BURY, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
     default:
-        d->outcome.exhausted = d->outcome.rowless = d->outcome.unsure = false;
+        d->outcome.letter_row = LETTER_CLAIMED;
+        d->outcome.unsure = false;
         return row_again(now_ms, d);
     }
 }
@@ -1209,7 +1216,8 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
     int crashes = d->claim.crashes + 1, step = d->claim.unproven_step;
     int64_t since = d->claim.unproven_at_ms < 0 ? -1 : now_ms - d->claim.unproven_at_ms;
 
-    d->outcome.died = true;
+    if (d->outcome.request != REQUEST_UNANSWERED)
+        d->outcome.request = REQUEST_CRASHED;
     if (q->application->limiter.slow_since_ms)
         pause_begin(q, now_ms, PAUSE_APPLICATION, d->outcome.error ? d->outcome.error : "");
     if (batches_in_company(d) && whose != CRASH_NOT_ITS_OWN)
@@ -1252,7 +1260,8 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
                           int64_t retry_after_ms)
 {
     assert(!delivery_is_in_flight(d) && (d->op == OP_FORWARD || d->op == OP_REVOKE) && v < N_VERDICTS);
-    d->outcome.only_expired = d->outcome.give_back = false;
+    d->outcome.only_expired = false;
+    d->outcome.charge = CHARGE_NONE;
     switch (v) {
     case VERDICT_COMPLETE:
         return step_want(OP_COMPLETE);
@@ -1273,8 +1282,9 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
     case VERDICT_DIED:
         return life_crashed(q, now_ms, d, retry_after_ms);
     case VERDICT_SPLIT:
-        return life_release(d, d->outcome.unanswered ? held_delay_ms(q, d, d->claim.attempt) : 0,
-                            row_after_answer(d));
+        return life_release(
+            d, d->outcome.request == REQUEST_UNANSWERED ? held_delay_ms(q, d, d->claim.attempt) : 0,
+            row_after_answer(d));
     case VERDICT_BAD_ANSWER:
         return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_after_answer(d));
     case VERDICT_FAILED:
@@ -1310,7 +1320,7 @@ struct step life_window_over(struct queue *q, struct delivery *d)
     error_text_set(d, text, NULL);
     d->outcome.only_expired = true;
     d->outcome.http_status = 0;
-    d->outcome.unanswered = true;
+    d->outcome.request = REQUEST_UNANSWERED;
     d->outcome.changes = row_capped(d, row_as_it_is());
     d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
     return step_want(OP_REVOKE);
@@ -1397,9 +1407,9 @@ static struct step life_circled(const struct queue *q, struct delivery *d)
 {
     if (d->op == OP_REJECT)
         return life_reject();
-    if (!q->share->brake.on || !d->outcome.charged)
+    if (!q->share->brake.on || d->outcome.charge != CHARGE_ATTEMPT)
         return step_want(d->op);
-    d->outcome.charged = false;
+    d->outcome.charge = CHARGE_NONE;
     return step_wait(d->op, WAIT_BRAKE, INT64_MAX);
 }
 
@@ -1435,9 +1445,9 @@ static void life_spare_deaths(struct queue *q, int64_t now_ms)
     {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
-        if (!d->outcome.charged)
+        if (d->outcome.charge != CHARGE_ATTEMPT)
             continue;
-        d->outcome.charged = false;
+        d->outcome.charge = CHARGE_NONE;
         life_take(q, now_ms, d, FACT_BREAKER,
                   d->claim.has_token ? life_release(d, held_delay_ms(q, d, ++d->n_given_back),
                                                     row_with_crashes(d->outcome.changes.crashes))
@@ -1460,7 +1470,7 @@ static void life_breaker_reset(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_list);
 
         life_take(q, now_ms, d, FACT_BREAKER,
-                  d->op == OP_BURY ? life_die(q, now_ms, d, d->outcome.dead, d->outcome.rowless, NULL)
+                  d->op == OP_BURY ? life_die(q, now_ms, d, d->outcome.dead, delivery_is_rowless(d), NULL)
                                    : step_want(d->op));
     }
 }

@@ -27,7 +27,9 @@ void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum v
     error_text_set(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
     d->outcome.http_status = a->status;
     /* A proxy says 504 when its patience ends: the application works on. */
-    d->outcome.unanswered = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504);
+    d->outcome.request = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504)
+                             ? REQUEST_UNANSWERED
+                             : REQUEST_ANSWERED;
     if (d->op == OP_FORWARD ||
         d->phase == PHASE_WANTED) { /* else the row is being asked whether the window is over */
         d->answer.kept_verdict = -1;

@@ -152,16 +152,16 @@ static bool has_slot(const struct queue *q, int64_t now_ms, const struct deliver
 
 static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
 {
-    d->claim.fresh = !d->claim.has_token;
-    if (d->claim.fresh)
+    if (!d->claim.has_token)
         d->claim.row_is_ours = false;
     d->claim.has_token = true;
     d->claim.alone = alone;
     d->claim.trial = q->share->brake.on;
     d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
-    d->outcome.exhausted = d->outcome.rowless = d->outcome.only_expired = d->outcome.give_back =
-        d->outcome.charged = false;
-    d->outcome.then_requeue = d->outcome.died = d->outcome.unanswered = false;
+    d->outcome.only_expired = d->outcome.then_requeue = false;
+    d->outcome.letter_row = LETTER_CLAIMED;
+    d->outcome.charge = CHARGE_NONE;
+    d->outcome.request = REQUEST_ANSWERED;
     d->outcome.changes = row_as_it_is();
     d->outcome.http_status = d->claim.next_cap = 0;
     d->answer.kept_verdict = -1;
@@ -170,9 +170,13 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
 
 static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alone, struct action *ret)
 {
+    bool fresh = !d->claim.has_token;
+
     claim_prepare(q, now_ms, d, alone);
     q->flow.claimed_ms = now_ms;
-    return action_take(q, now_ms, d, ACTION_DATABASE, ret);
+    action_take(q, now_ms, d, ACTION_DATABASE, ret);
+    ret->new_token = fresh;
+    return true;
 }
 
 /* A message that the broker is about to drop, or that an operator gives up, is claimed only to be buried,
@@ -196,13 +200,14 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
 
 static bool needs_to_be_alone(const struct delivery *d)
 {
-    return !d->on_hold && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS);
+    return d->row_end != ROW_END_ON_HOLD && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS);
 }
 
 /* Beside others it would crash them too, and its crash would prove nothing: it waits for quarantine. */
 static bool goes_only_alone(const struct delivery *d)
 {
-    return !d->on_hold && (d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS);
+    return d->row_end != ROW_END_ON_HOLD &&
+           (d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS);
 }
 
 /* The other replicas of an ordered queue get no message while this one has it. */

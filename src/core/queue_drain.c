@@ -57,8 +57,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->phase != PHASE_WANTED || !d->message || !life_must_stay(q, d) ||
-            !database_is_up(q->database))
+        if (d->phase != PHASE_WANTED || !d->message || !life_must_stay(q, d) || !database_is_up(q->database))
             continue;
         if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));

@@ -66,7 +66,7 @@ static void retry_list(struct queue *q, int64_t now_ms, struct list *l)
     for (size_t n = l->len; n; n--) {
         struct delivery *d = container_of(list_first(l), struct delivery, in_list);
 
-        d->on_hold = false;
+        d->row_end = ROW_END_NONE;
         life_go(q, now_ms, d, FACT_COMMAND, life_next_attempt(q, now_ms, d));
     }
 }
@@ -156,7 +156,7 @@ static bool is_held_by_brake(const struct delivery *d)
 {
     if (d->wait == WAIT_BRAKE)
         return true;
-    if (d->on_hold) /* by order.on_dead, whatever the circuit breaker does */
+    if (d->row_end == ROW_END_ON_HOLD) /* by order.on_dead, whatever the circuit breaker does */
         return false;
     if (!d->tried_ms || delivery_is_in_flight(d) || d->answer.accepted_until_ms)
         return false;

@@ -128,7 +128,7 @@ static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
     case ACTION_NONE:
         break;
     case ACTION_DATABASE:
-        batches_add(s, l, a->d);
+        batches_add(s, l, a->d, a->new_token);
         break;
     case ACTION_FORWARD:
         requests_send(s, l, a->request);

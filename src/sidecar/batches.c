@@ -95,9 +95,9 @@ static void letter_fill(struct letters *all, size_t i, const struct lane *l, con
     *letter = (struct inbox_letter){
         .reason = dead_reasons[d->outcome.dead].name,
         .queue = l->config->queue,
-        .rowless = d->outcome.rowless,
+        .rowless = delivery_is_rowless(d),
         .looked_for = queue_letter_is_looked_for(d),
-        .exhausted = d->outcome.exhausted,
+        .exhausted = d->outcome.letter_row == LETTER_UNCLAIMED,
         .holds = d->outcome.holds,
         .attempts = d->claim.attempt + d->claim.takeovers,
         .body = {m->body, m->body_len},
@@ -139,7 +139,7 @@ static void letters_finish(struct letters *all, size_t n)
     all->bytes = 0;
 }
 
-void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
+void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new_token)
 {
     enum inbox_op kind = kind_of(l, d->op);
     bool large = kind == INBOX_BURY && queue_letter_is_large(d);
@@ -147,7 +147,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
     struct letters *letters = large ? &s->letters.large : &s->database.letters;
     struct inbox_item *item = &b->items[b->n];
 
-    if ((d->op == OP_CLAIM && d->claim.fresh) || queue_letter_is_new(d))
+    if (new_token)
         random_bytes(d->claim.token, sizeof(d->claim.token));
     *item = (struct inbox_item){
         .ref = ref_of(l, d),
@@ -163,7 +163,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d)
         .unproven_step = d->outcome.changes.unproven_step,
         .batch_cap = d->outcome.changes.batch_cap,
         .only_expired = d->outcome.only_expired,
-        .give_back = d->outcome.give_back,
+        .give_back = d->outcome.charge == CHARGE_SPARED,
     };
     if (d->message)
         item->message_type = d->message->properties[PROPERTY_TYPE];

@@ -397,7 +397,7 @@ void database_deinit(struct sidecar *s);
 /* --- batches.c --- */
 
 bool batches_can(const struct sidecar *s, const struct lane *l, enum operation op);
-void batches_add(struct sidecar *s, struct lane *l, struct delivery *d);
+void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new_token);
 void batches_send(struct sidecar *s);
 enum operation batches_operation(uint64_t ref); /* of an item's ref */
 struct lane *batches_lane(struct sidecar *s, uint64_t ref);

@@ -83,8 +83,8 @@ static void fill_ask(const struct delivery *d, struct batch_item *item)
     *ask = (struct inbox_ask){.body = (uint8_t)(d->fingerprint[0] - 7),
                               .alone = d->claim.alone,
                               .only_expired = d->outcome.only_expired,
-                              .give_back = d->outcome.give_back,
-                              .exhausted = d->outcome.exhausted,
+                              .give_back = d->outcome.charge == CHARGE_SPARED,
+                              .exhausted = d->outcome.letter_row == LETTER_UNCLAIMED,
                               .near_limit = d->outcome.dead != DEAD_ATTEMPTS,
                               .holds = d->outcome.holds,
                               .delay_us = d->outcome.delay_ms * 1000,
@@ -108,7 +108,7 @@ static bool is_in(const struct batch *b, const struct batch_item *item)
     return false;
 }
 
-static void add_item(struct world *w, struct sidecar *s, int queue, struct delivery *d)
+static void add_item(struct world *w, struct sidecar *s, int queue, struct delivery *d, bool new_token)
 {
     int kind = batch_kind_of(&s->queues[queue].core, d->op);
     struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
@@ -119,7 +119,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                       operation_info(d->op)->name);
         return;
     }
-    if ((d->op == OP_CLAIM && d->claim.fresh) || queue_letter_is_new(d))
+    if (new_token)
         make_token(s, d);
     if (!s->filling[kind])
         s->filling[kind] = batch_new(w, (enum batch_kind)kind);
@@ -129,7 +129,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                               .op = d->op,
                               .truth = m->truth,
                               .copy = m,
-                              .rowless = d->outcome.rowless,
+                              .rowless = delivery_is_rowless(d),
                               .has_body = d->message != NULL,
                               .reason = d->outcome.dead};
 
@@ -487,7 +487,7 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
     case ACTION_NONE:
         break;
     case ACTION_DATABASE:
-        add_item(w, s, queue, a->d);
+        add_item(w, s, queue, a->d, a->new_token);
         break;
     case ACTION_FORWARD:
         forward(w, s, queue, a->request);

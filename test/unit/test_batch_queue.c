@@ -82,7 +82,7 @@ static void at_database(struct world *w, struct delivery *d)
             r.wait_ms = w->extended_until - w->now;
             break;
         }
-        r.answer = d->op == OP_RELEASE || d->outcome.give_back ? ROW_RELEASED : ROW_FAILED;
+        r.answer = d->op == OP_RELEASE || d->outcome.charge == CHARGE_SPARED ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
         if (d->outcome.changes.batch_cap > 0)
             w->caps[n] = d->outcome.changes.batch_cap;

@@ -100,7 +100,7 @@ static void at_database(struct world *w, struct delivery *d)
     case OP_FAIL:
     case OP_REVOKE:
     case OP_RELEASE:
-        r.answer = d->op == OP_RELEASE || d->outcome.give_back ? ROW_RELEASED : ROW_FAILED;
+        r.answer = d->op == OP_RELEASE || d->outcome.charge == CHARGE_SPARED ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
         w->n_rows[n] = 4;
         w->due[n] = w->now + d->outcome.delay_ms;

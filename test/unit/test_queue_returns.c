@@ -58,7 +58,7 @@ static void at_database(struct world *w, struct delivery *d)
         w->n_buried++;
         w->dead = d->outcome.dead;
         snprintf(w->text, sizeof(w->text), "%s", d->outcome.error);
-        w->rowless = d->outcome.rowless;
+        w->rowless = delivery_is_rowless(d);
         r.answer = ROW_BURIED;
     }
     queue_row(&w->q, w->now, d->ref, &r);

@@ -78,11 +78,10 @@ static void test_a_failure_waits_longer_each_time(void **state)
         if (attempt == 8) {
             bed_wants(d, OP_BURY);
             assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
-            assert_false(d->outcome.exhausted);
+            assert_int_equal(d->outcome.letter_row, LETTER_CLAIMED);
         } else {
             bed_wants(d, OP_FAIL);
-            assert_true(d->outcome.charged);
-            assert_false(d->outcome.give_back);
+            assert_int_equal(d->outcome.charge, CHARGE_ATTEMPT);
             assert_false(d->outcome.only_expired);
             assert_backoff(d, bounds[attempt - 1]);
             assert_int_equal(d->outcome.changes.crashes, -1);
@@ -101,11 +100,11 @@ static void test_a_failure_without_an_end_waits_for_a_window(void **state)
 
     bed_answer(b, d, 504);
     bed_wants(d, OP_RELEASE);
-    assert_true(d->outcome.unanswered);
+    assert_int_equal(d->outcome.request, REQUEST_UNANSWERED);
     assert_int_equal(d->outcome.delay_ms, BED_WINDOW_MS);
     assert_int_equal(d->outcome.changes.crashes, 1);
     bed_answer(b, other, 502);
-    assert_false(other->outcome.unanswered);
+    assert_int_equal(other->outcome.request, REQUEST_CRASHED);
     assert_backoff(other, 1000);
     bed_end(b);
 }
@@ -180,8 +179,8 @@ static void test_a_permanent_answer_is_a_dead_letter(void **state)
     bed_answer(b, d, 400);
     bed_wants(d, OP_BURY);
     assert_int_equal(d->outcome.dead, DEAD_PERMANENT);
-    assert_true(d->outcome.charged);
-    assert_false(d->outcome.rowless);
+    assert_int_equal(d->outcome.charge, CHARGE_ATTEMPT);
+    assert_int_equal(d->outcome.letter_row, LETTER_CLAIMED);
     assert_false(d->outcome.holds);
     bed_rest(b); /* others may fail as well */
     bed_pass(b, 1000);
@@ -304,7 +303,7 @@ static void test_accepted_is_watched_until_its_window_ends(void **state)
     assert_int_equal(b->now, ends);
     bed_wants(d, OP_FAIL);
     assert_true(d->outcome.only_expired);
-    assert_true(d->outcome.unanswered);
+    assert_int_equal(d->outcome.request, REQUEST_UNANSWERED);
     assert_true(d->outcome.delay_ms >= BED_WINDOW_MS);
     assert_string_equal(d->outcome.error, "accepted with 202, and not completed within the window");
     bed_asks(b, OP_FAIL);
@@ -349,8 +348,8 @@ static void test_the_end_of_a_window_revokes_the_token(void **state)
     bed_pass(b, 1);
     assert_ptr_equal(bed_asks(b, OP_REVOKE), d);
     assert_true(d->outcome.only_expired);
-    assert_true(d->outcome.unanswered);
-    assert_false(d->outcome.give_back);
+    assert_int_equal(d->outcome.request, REQUEST_UNANSWERED);
+    assert_int_equal(d->outcome.charge, CHARGE_NONE);
     assert_int_equal(d->outcome.http_status, 0);
     assert_int_equal(d->outcome.delay_ms, BED_WINDOW_MS);
     assert_string_equal(d->outcome.error, "no answer within the window of 30000 ms");
@@ -446,7 +445,6 @@ static void test_each_answer_to_a_claim_has_its_step(void **state)
         struct delivery *d = bed_deliver(b, "m");
 
         bed_asks(b, OP_CLAIM);
-        assert_true(d->claim.fresh);
         assert_true(d->claim.has_token);
         bed_row_of(b, d,
                    (struct row){.answer = cases[i].answer,
@@ -558,7 +556,7 @@ static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
                             .detail = SLICE("answered 500: \"x\""),
                             .unproven_ms = -1});
     bed_wants(d, OP_BURY);
-    assert_true(d->outcome.exhausted);
+    assert_int_equal(d->outcome.letter_row, LETTER_UNCLAIMED);
     assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
     assert_int_equal(d->claim.attempt, 8);
     assert_int_equal(d->claim.takeovers, 2);

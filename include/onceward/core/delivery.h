@@ -33,13 +33,11 @@ struct delivery_copy {
 
 /* Its claim, and the values of its row. */
 struct delivery_claim {
-    uint8_t token[16]; /* filled in by the shell when a claim is `fresh`, or a letter new */
-    bool fresh;        /* the shell is to make a new token for this claim */
+    uint8_t token[16]; /* filled in by the shell for an action with new_token */
     bool has_token;    /* the token may be in the row */
     bool row_is_ours;  /* the row has this body's fingerprint */
     bool alone;        /* claimed for quarantine */
     bool trial;        /* claimed while the circuit breaker was on */
-    bool reserved;     /* holds a slot of the application */
     bool looked;       /* a lookup was made while it waited for a slot */
     int attempt;       /* without takeovers */
     int crashes, takeovers;
@@ -91,25 +89,51 @@ static inline struct row_changes row_with_crashes(int n)
     return (struct row_changes){.crashes = n, .unproven_step = -1};
 }
 
+/* How its latest request ended. */
+enum request_end {
+    REQUEST_ANSWERED,   /* with an answer of its own; or it was not sent */
+    REQUEST_CRASHED,    /* with a crash */
+    REQUEST_UNANSWERED, /* no answer in time, or 504: the application may still be at work */
+};
+
+/* Is the failure that is being written the message's own? */
+enum charge {
+    CHARGE_NONE,    /* not decided, or released */
+    CHARGE_ATTEMPT, /* charged, and counted for the circuit breaker */
+    CHARGE_SPARED,  /* fail: without charging the attempt */
+};
+
+/* The row of a message that becomes a dead letter. */
+enum letter_row {
+    LETTER_CLAIMED,   /* with the token of this delivery */
+    LETTER_UNCLAIMED, /* without a claim: attempts are used up, or the next one is not due */
+    LETTER_ROWLESS,   /* there is none: no usable id, or the row has another body */
+};
+
 /* The outcome to be written, and the errors. */
 struct delivery_outcome {
     int http_status;
-    int64_t delay_ms;           /* until the next attempt; release, fail */
-    bool died;                  /* the request ended in a crash */
-    bool only_expired;          /* fail: unless the token was extended */
-    bool give_back;             /* fail: without charging the attempt */
-    bool charged;               /* the outcome being written counts for the circuit breaker */
-    bool unanswered;            /* no answer in time, or 504: the application may still be at work */
+    int64_t delay_ms; /* until the next attempt; release, fail */
+    enum request_end request;
+    bool only_expired; /* fail: unless the token was extended */
+    enum charge charge;
     bool then_requeue;          /* release, then requeue */
     struct row_changes changes; /* fail, release */
     enum dead_reason dead;      /* bury */
-    bool rowless, exhausted;    /* bury */
+    enum letter_row letter_row; /* bury */
     bool holds;                 /* bury: the row is held, and there is no letter */
     bool unsure;                /* bury: sent before, with an unknown outcome */
     char *error;  /* the last error in words, without the application's own text: for the log. Owned */
     char *said;   /* the same with the application's text, for row and letter; NULL: error. Owned */
     char *result; /* to be stored with the completion. Owned */
     size_t result_len;
+};
+
+/* The state of its row, as long as only an operator can change it. */
+enum row_end {
+    ROW_END_NONE,
+    ROW_END_ON_HOLD, /* held, which is logged */
+    ROW_END_DEAD,    /* dead already: the delivery is rejected again */
 };
 
 struct delivery {
@@ -128,11 +152,10 @@ struct delivery {
     enum operation op;
     enum phase phase;
     enum wait_reason wait;
-    bool was_dead; /* its row is dead already: it is rejected again */
-    bool has_circled;
-    bool given_up; /* an operator has given it up */
-    bool has_key;  /* of an ordered queue: its message has a key */
-    bool on_hold;  /* its row is held, which is logged */
+    enum row_end row_end;
+    bool has_circled; /* has waited, because the queue's dead-letter exchange leads back to it */
+    bool given_up;    /* an operator has given it up */
+    bool has_key;     /* of an ordered queue: its message has a key */
     enum renewal renewal;
     const char *not_renewed; /* reason for RENEWAL_REFUSED, in static memory */
     struct timer timer;
@@ -155,6 +178,11 @@ struct delivery {
 static inline struct slice delivery_slice(const struct delivery *d)
 {
     return (struct slice){d->id, d->id_len};
+}
+
+static inline bool delivery_is_rowless(const struct delivery *d)
+{
+    return d->outcome.letter_row == LETTER_ROWLESS;
 }
 
 static inline bool delivery_has_ended(const struct delivery *d)

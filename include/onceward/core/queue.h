@@ -387,7 +387,7 @@ void queue_time(struct queue *q, int64_t now_ms);
 
 enum action_kind {
     ACTION_NONE,
-    ACTION_DATABASE, /* send d->op; create the token first for a `fresh` claim or a new letter */
+    ACTION_DATABASE, /* send d->op; with `new_token` create the token first */
     ACTION_FORWARD, /* POST `request` with its members; if it cannot be begun, it is answered as unreachable */
     ACTION_PUBLISH, /* publish a copy to its own queue, mandatory, on a connection that does not consume.
                        queue_published answers */
@@ -422,6 +422,7 @@ struct action {
     struct request *request;
     uint64_t ref; /* of the delivery; of the request for FORWARD and ABANDON */
     bool multiple;
+    bool new_token; /* of a new claim, or a new letter */
     uint64_t generation, tag;
     uint32_t number;
     int64_t n, priority;
