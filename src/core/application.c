@@ -16,6 +16,7 @@ enum {
 
 void application_init(struct application *a, const struct application_rules *rules, int64_t now_ms)
 {
+    assert(rules->concurrency >= 1);
     *a = (struct application){.rules = *rules, .gone = true};
     limiter_init(&a->limiter, rules->concurrency);
     batch_size_init(&a->batch_size, rules->batch_messages, rules->batch_bytes);
@@ -34,6 +35,7 @@ static int busy(const struct application *a)
 
 int application_taken(const struct application *a)
 {
+    assert(a->n_out >= 0 && a->n_reserved >= 0 && a->n_accepted >= 0);
     return busy(a) + a->n_accepted;
 }
 
@@ -104,6 +106,7 @@ static void saw_alive(struct application *a, uint64_t number)
 void application_answered(struct application *a, int64_t now_ms, const struct application_request *r)
 {
     (void)now_ms;
+    assert(r->number > 0 && r->number <= a->n_sent);
     a->n_in_vain = 0;
     saw_alive(a, r->number);
     limiter_good(&a->limiter, r->mark);
@@ -155,6 +158,7 @@ enum crash application_crashed(struct application *a, int64_t now_ms, const stru
 {
     bool alone = r->alone && r->number == a->n_sent; /* no other request has joined it */
 
+    assert(r->number > 0 && r->number <= a->n_sent && r->n_crashes <= a->n_crashes);
     if (r->number > a->crash_sent) {
         a->crash_sent = a->n_sent;
         a->n_crashes++;
@@ -285,6 +289,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 {
     bool quiet = !busy(a) && !a->n_abandoned && !a->n_accepted;
 
+    assert(holder);
     place_settle(a, now_ms);
     if (a->place.holder && a->place.holder != holder)
         return is_kept(a, now_ms) ? PLACE_WAIT : PLACE_BESIDE;
@@ -306,6 +311,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
         application_leave_place(a, now_ms, holder);
         return PLACE_BESIDE;
     }
+    assert(a->place.holder == holder);
     a->place.taken = true;
     a->place.until_ms = INT64_MAX;
     return PLACE_TAKEN;
@@ -316,6 +322,7 @@ bool application_find_place(struct application *a, int64_t now_ms, uint64_t hold
     if ((a->place.holder && a->place.holder != holder) || busy(a) > 1 || a->n_abandoned || a->n_accepted ||
         awaits_news(a))
         return false;
+    assert(holder);
     place_settle(a, now_ms);
     a->place.holder = holder;
     a->place.taken = true;

@@ -11,6 +11,7 @@
 #include "onceward/core/batch_answer.h"
 #include "onceward/core/token.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,7 @@ static void add_tokens(const struct queue *q, struct batch_work *w)
                     w->deliveries[i]->claim.token);
         w->members[i].token.len = w->tokens.len - at;
     }
+    assert(w->tokens.len > 0);
     for (size_t i = 0, at = 0; i < w->n; at += w->members[i++].token.len)
         w->members[i].token.data = w->tokens.data + at;
 }
@@ -58,6 +60,7 @@ static void work_init(const struct queue *q, const struct request *r, const stru
         w->deliveries[i] = member_at(k);
         w->members[i++].id = delivery_slice(member_at(k));
     }
+    assert(i == w->n);
     if (a->body.len && memmem(a->body.data, a->body.len, "token", strlen("token")))
         add_tokens(q, w);
 }
@@ -253,6 +256,7 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
         held_leave_request(q, now_ms, w.deliveries[i]);
         give(q, now_ms, w.deliveries[i], &w.members[i], reading.verdict, &shown);
     }
+    assert(!r->members.len); /* each has its answer */
     work_deinit(&w);
     buf_deinit(&r->body); /* deliveries that wait for long remember the request */
 }

@@ -6,6 +6,7 @@
 #include "onceward/base/scan.h"
 #include "onceward/core/message.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <strings.h>
 
@@ -100,6 +101,7 @@ bool envelope_takes_body(const struct message *m, struct slice content_type)
 
 void envelope_begin(struct buf *out)
 {
+    assert(!out->len);
     buf_add_text(out, HEAD);
 }
 
@@ -160,6 +162,7 @@ void envelope_add(struct buf *out, const struct envelope_member *e)
 {
     struct slice body = {e->message->body, e->message->body_len};
 
+    assert(out->len >= sizeof(HEAD) - 1);
     if (out->data[out->len - 1] == '}')
         buf_add_char(out, ',');
     add_head(out, e);

@@ -1,6 +1,8 @@
 /* The learned size of a request: see batch_size.h. */
 #include "onceward/core/batch_size.h"
 
+#include <assert.h>
+
 static const double GROWTH = 1.1;
 
 void batch_size_init(struct batch_size *s, size_t most_messages, size_t most_bytes)
@@ -41,6 +43,7 @@ bool batch_size_good(struct batch_size *s, bool is_full, uint64_t n_cuts)
 {
     bool was_whole = is_whole(s);
 
+    assert(s->messages >= 1 && s->messages <= (double)s->most_messages);
     if (n_cuts != s->n_cuts || !is_full)
         return false;
     s->messages = least(s->messages * GROWTH, (double)s->most_messages);

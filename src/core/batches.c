@@ -9,6 +9,8 @@
 #include "onceward/core/batch_envelope.h"
 #include "onceward/core/token.h"
 
+#include <assert.h>
+
 enum { HANG_CAP = 8 }; /* after a window without an answer: 8 messages in a request, then 1 */
 
 /* As many requests as are in flight at once set the circuit breaker, at least BRAKE_LEAST: no more of them show that
@@ -34,6 +36,7 @@ static size_t least(size_t a, size_t b)
 
 size_t batches_messages(const struct queue *q)
 {
+    assert(batches_are_on(q));
     return least(batch_size_messages(&q->application->batch_size), (size_t)q->rules.batch.max_messages);
 }
 
@@ -103,7 +106,10 @@ static size_t most_members(const struct queue *q, const struct delivery *d)
 
 uint32_t batches_share(const struct queue *q, const struct delivery *d)
 {
-    return (uint32_t)(SLOT_UNITS / most_members(q, d));
+    size_t n = most_members(q, d);
+
+    assert(n >= 1 && n <= SLOT_UNITS);
+    return (uint32_t)(SLOT_UNITS / n);
 }
 
 /* Messages that failed together go with each other only: a new neighbour would be suspected for nothing. */
@@ -146,6 +152,7 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
     size_t each = (ready + (size_t)n_free - 1) / (size_t)(n_free > 0 ? n_free : 1);
     struct buf token = {0};
 
+    assert(batches_are_on(q) && first && r->members.len == 1);
     /* A smaller request, after a failure, says nothing about the size: one message may be at fault. */
     r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->application->batch_size.n_cuts;
     r->parent = first->claim.batch_cap ? first->claim.failed_with : 0;
@@ -177,6 +184,7 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
         n++;
     }
     envelope_end(&r->body);
+    assert(r->members.len == n);
     buf_deinit(&token);
     r->is_full |= n >= batch_size_messages(&q->application->batch_size);
 }
@@ -185,12 +193,14 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
 
 static void batches_cap(struct delivery *d, int cap)
 {
+    assert(cap >= 1 && d->request);
     d->claim.next_cap = cap;
     d->claim.failed_with = d->request->ref;
 }
 
 static int half_of(const struct request *r)
 {
+    assert(r->n_sent > 1);
     return (int)((r->n_sent + 1) / 2);
 }
 

@@ -2,10 +2,12 @@
 #include "onceward/core/brake.h"
 #include "onceward/base/slice.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 void brake_init(struct brake *b, int threshold)
 {
+    assert(threshold >= 0);
     *b = (struct brake){.threshold = threshold, .no_ids = true};
 }
 
@@ -54,6 +56,7 @@ bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f
 {
     struct brake_member member = {.id = f->id, .content = f->content}, *former;
 
+    assert(f->weight >= 0 && f->text);
     if (find_member(b, f->id))
         return false;
     former = find_former(b, f);
@@ -67,6 +70,7 @@ bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f
     b->sum += f->weight ? f->weight : 1;
     b->requests |= f->weight > 0;
     b->no_ids &= f->no_id;
+    assert(b->n > 0 && b->sum >= b->n);
     brake_count(b, f->text);
     if (b->on || !b->threshold || b->sum < b->threshold)
         return false;
@@ -111,6 +115,7 @@ bool brake_try(struct brake *b, int64_t now_ms, int most)
 {
     int64_t second = now_ms / 1000;
 
+    assert(b->on && most > 0);
     if (b->second_ms != second) {
         b->second_ms = second;
         b->n_tries = 0;

@@ -4,6 +4,7 @@
 
 #include "onceward/base/buf.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,6 +42,7 @@ static void row_facts(struct delivery *d, int64_t now_ms, const struct row *r)
 
 static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    assert(d->op == OP_CLAIM && d->claim.has_token);
     row_facts(d, now_ms, r);
     d->claim.row_is_ours = true;
     d->row_end = ROW_END_NONE; /* an operator's command was missed */
@@ -93,6 +95,7 @@ static int parked_text_len(const struct row *r)
 
 static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    assert(r->answer == ROW_HELD || r->answer == ROW_NOT_DUE);
     bool held = r->answer == ROW_HELD;
     struct note *n = notes_tell_limited(q, now_ms, EVENT_PARKED, d);
 

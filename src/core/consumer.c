@@ -41,6 +41,7 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
 {
     int fits = consumer_prefetch(c, l);
 
+    assert(fits >= 1 && fits <= l->prefetch);
     if (l->yields && !c->yielded) /* also at prefetch 1: cancelling the former consumer hands the queue on */
         return true;
     if (l->fixed)

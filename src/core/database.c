@@ -70,6 +70,7 @@ static void database_refuse(struct database *b, int64_t now_ms, const char *reas
         b->n_tries = 0;
     for (int i = 0; i < b->n_tries && wait_ms < DATABASE_TRY_LAST_MS; i++)
         wait_ms *= 2;
+    assert(b->linked);
     b->refuses = true;
     b->doubtful = false;
     b->try_at_ms = now_ms + (wait_ms < DATABASE_TRY_LAST_MS ? wait_ms : DATABASE_TRY_LAST_MS);
@@ -98,6 +99,7 @@ bool database_wants_try(const struct database *b, int64_t now_ms)
 
 void database_try_sent(struct database *b)
 {
+    assert(b->linked && !b->trying);
     b->trying = true;
 }
 

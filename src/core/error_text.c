@@ -3,6 +3,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@ enum { LOOKED_AT = 32, TOLD = 3 };
 
 void error_text_set(struct delivery *d, const char *error, const char *said)
 {
+    assert(error || !said); /* words of the application go with an error */
     char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* `error` may be the present text */
     char *copy_said = said ? mem_copy(said, strlen(said)) : NULL;
 

@@ -27,6 +27,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -238,6 +239,7 @@ bool handover_presence(struct queue *const *partitions, size_t n, int64_t now_ms
         forget_peers(partitions[i]);
         partitions[i]->handover.knows_others = true;
     }
+    assert(n > 0);
     for (size_t i = 0; i < n_peers; i++)
         hear(partitions[peers[i].partition], &peers[i]);
     if (!known->n_changes || hash != known->hash) {
@@ -282,6 +284,7 @@ int64_t handover_subscribes(struct queue *q)
         level = LEVEL_MAX;
     h->takes = false;
     h->outranked_ms = 0;
+    assert(level >= 0);
     h->priority = level << RANK_BITS | (int64_t)(rank_of(h->self, h->partition) >> (64 - RANK_BITS));
     return h->priority;
 }

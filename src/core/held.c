@@ -208,6 +208,7 @@ void held_put_behind(struct queue *q, struct delivery *d)
 {
     struct list *l = list_of(q, d);
 
+    assert(d->in_list.next && !delivery_has_ended(d));
     list_remove(l, &d->in_list);
     list_push(l, &d->in_list);
 }
@@ -224,6 +225,7 @@ void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d)
 
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)
 {
+    assert(until_ms >= 0);
     count_parked(q, d, -1);
     if (!d->answer.accepted_until_ms != !until_ms) {
         int before = (int)slots_of(q->held.accepted_units);
@@ -360,6 +362,7 @@ static struct delivery *promote(struct queue *q, struct delivery *d)
         list_push(&heir->followers, &f->in_leader);
         f->leader = heir;
     }
+    assert(!d->followers.len);
     heir->claim.crashes = d->claim.crashes;
     heir->claim.takeovers = d->claim.takeovers;
     heir->tried_ms = d->tried_ms;

@@ -50,6 +50,7 @@ struct key_place *keys_leave(struct keys *k, struct key_place *p)
     assert(line->places.len > 0);
     bool was_first = key_place_is_first(p);
 
+    assert(line->places.len > 1 || was_first);
     list_remove(&line->places, &p->in_line);
     p->line = NULL;
     if (!line->places.len) {

@@ -252,6 +252,7 @@ static void life_follows(struct queue *q, struct delivery *d, enum operation op)
 {
     struct queue_consequences *c = &q->consequences;
 
+    assert(op == OP_ACK || op == OP_CLAIM);
     if (c->n == c->cap) {
         c->cap = c->cap ? c->cap * 2 : 16;
         c->items = mem_realloc(c->items, c->cap * sizeof(*c->items));
@@ -492,6 +493,7 @@ void life_request_failed(struct queue *q, int64_t now_ms, const struct delivery 
 {
     struct brake_failure f = {.text = text, .id = brake_id(q, member), .weight = batches_failure_weight(q)};
 
+    assert(member->request && f.weight >= 0);
     if (member->request->failed)
         return;
     member->request->failed = true;
@@ -538,7 +540,7 @@ static struct row_changes row_capped(const struct delivery *d, struct row_change
 
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes)
 {
-    assert(changes.crashes >= -1 && changes.batch_cap >= 0);
+    assert(changes.crashes >= -1 && changes.batch_cap >= 0 && delay_ms >= 0);
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
     d->outcome.delay_ms = delay_ms;
@@ -558,6 +560,7 @@ struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms)
 
 struct step life_renew(struct delivery *d)
 {
+    assert(d->message && d->id_len);
     d->n_waits = 0;
     return step_with(step_want(OP_PUBLISH), EFFECT_LEAVE_REQUEST |
                                                 EFFECT_DROP_TOKEN | /* its window ends by itself */
@@ -608,6 +611,7 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
 {
     static const char why[] = "the queue's dead-letter exchange leads back to it";
 
+    assert(then == OP_REJECT || then == OP_BURY);
     if (!d->copy.n_rejected || d->has_circled || q->drain || life_is_near(q, d))
         return step_stay();
     int64_t wait = circle_wait_ms(q, d);
@@ -679,6 +683,7 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
     const char *by = q->lever.give_up_by;
     char text[sizeof(q->lever.give_up_by) + 32];
 
+    assert(d->given_up);
     snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
     if (!d->outcome.error)
         error_text_set(d, text, NULL);
@@ -692,6 +697,7 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
 {
     bool spared = life_is_tainted(q, d) || failed(q, now_ms, d, false);
 
+    assert(d->op == OP_FORWARD || d->op == OP_REVOKE || d->op == OP_CHECK);
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
     d->outcome.changes = row_capped(d, changes);
@@ -726,6 +732,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
 {
     bool no_id = why == DEAD_NO_MESSAGE_ID || why == DEAD_INVALID_MESSAGE_ID;
 
+    assert(d->message && why != DEAD_NONE);
     if (text)
         error_text_set(d, text, NULL);
     letter_set(d, why, rowless);
@@ -845,6 +852,7 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
 {
     int64_t wait = 0;
 
+    assert(r->answer == ROW_RETRY || r->answer == ROW_UNKNOWN);
     if (r->answer == ROW_RETRY) {
         char text[200];
 
@@ -897,6 +905,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     bool failed = d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_BURY || d->op == OP_REVOKE;
 
+    assert(d->phase == PHASE_SENT && operation_info(d->op)->link == LINK_DATABASE);
     if (d->op == OP_CLAIM || d->op == OP_LOOK || d->op == OP_RENEW) {
         counter_add(&q->counts.duplicates, 1);
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, d);
@@ -927,6 +936,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
  * accepted may have been extended since, so the database decides whether it is over. */
 static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d)
 {
+    assert(batches_in_company(d));
     life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
     batches_split(q, d);
     if (!d->outcome.only_expired)
@@ -997,6 +1007,7 @@ struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, co
 
 struct step row_of_complete(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    assert(d->op == OP_COMPLETE && d->claim.has_token);
     switch (r->answer) {
     case ROW_COMPLETED:
         return row_completed(q, now_ms, d);
@@ -1075,6 +1086,7 @@ static void unanswered_counts(struct queue *q, int64_t now_ms, const struct deli
 /* Accepted with 202: the row is read again and again, until then. */
 static struct step life_watch(int64_t now_ms, int64_t until_ms)
 {
+    assert(until_ms > 0);
     struct step s = step_wait(OP_CHECK, WAIT_WATCHING, now_ms + LOCK_LOOK_MS);
 
     s.accepted_until_ms = until_ms;
@@ -1123,6 +1135,7 @@ static bool returns_alone(const struct queue *q)
 
 struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    assert(d->op == OP_RELEASE && !d->in_request.next);
     switch (r->answer) {
     case ROW_RELEASED:
         tell_given_back(q, now_ms, d);
@@ -1150,6 +1163,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
 
 struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
 {
+    assert(d->op == OP_CLAIM || d->op == OP_BURY);
     d->claim.has_token = false;
     d->n_waits = 0;
     if (d->given_up) {
@@ -1166,6 +1180,7 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
 {
     struct note *n;
 
+    assert(d->op == OP_BURY && d->message && d->outcome.dead != DEAD_NONE);
     switch (r->answer) {
     case ROW_BURIED:
         counter_add(&q->counts.dead, 1);
@@ -1212,6 +1227,7 @@ static enum crash crash_of(struct queue *q, int64_t now_ms, struct request *r, i
 
 static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery *d, int64_t retry_after_ms)
 {
+    assert(d->request && !delivery_is_in_flight(d));
     enum crash whose = crash_of(q, now_ms, d->request, retry_after_ms);
     int crashes = d->claim.crashes + 1, step = d->claim.unproven_step;
     int64_t since = d->claim.unproven_at_ms < 0 ? -1 : now_ms - d->claim.unproven_at_ms;
@@ -1370,6 +1386,7 @@ struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     const struct delivery *leader;
 
+    assert(d->message && d->id_len);
     switch (held_join(q, d, &leader)) {
     case JOIN_LEADS:
         return life_lead(q, d);
@@ -1395,6 +1412,7 @@ struct step life_end_renewal(struct queue *q, int64_t now_ms, struct delivery *d
 
 struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *d)
 {
+    assert(d->phase == PHASE_WANTED);
     if (d->op != OP_CLAIM)
         return step_want(d->op);
     if (!d->leader)
@@ -1415,6 +1433,7 @@ static struct step life_circled(const struct queue *q, struct delivery *d)
 
 struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
 {
+    assert(d->phase == PHASE_WANTED && !d->timer.slot);
     switch (d->wait) {
     case WAIT_NONE:
         return step_stay();
@@ -1479,6 +1498,7 @@ static void life_breaker_reset(struct queue *q, int64_t now_ms)
  * its id. */
 static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence c)
 {
+    assert(!delivery_has_ended(c.d) && c.d->phase == PHASE_WANTED);
     if (c.op == OP_ACK) {
         counter_add(&q->counts.duplicates, 1);
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, c.d);
@@ -1540,6 +1560,7 @@ void life_send(struct queue *q, int64_t now_ms, struct request *r)
 
         assert(d->op == OP_FORWARD && d->claim.has_token);
         life_go(q, now_ms, d, FACT_TURN, step_sent(d));
+        assert(d->phase == PHASE_SENT);
         d->tried_ms = now_ms;
         d->answer.kept_verdict = -1;
         d->answer.put_off = false;

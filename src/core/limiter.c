@@ -9,6 +9,7 @@ static const double KEPT = 0.7;
 
 void limiter_init(struct limiter *l, int most)
 {
+    assert(most >= 1);
     *l = (struct limiter){.limit = most < LIMITER_FIRST ? most : LIMITER_FIRST,
                           .threshold = most,
                           .budget = LIMITER_BUDGET,
@@ -21,10 +22,12 @@ static void limiter_raise(struct limiter *l, double by)
     l->limit += by;
     if (l->limit > l->most)
         l->limit = l->most;
+    assert(l->limit >= 1);
 }
 
 void limiter_good(struct limiter *l, uint64_t mark)
 {
+    assert(mark <= l->n_cuts);
     if (mark != l->n_cuts)
         return;
     l->wait_ms = l->wait_until_ms = l->slow_since_ms = 0;
@@ -41,6 +44,7 @@ static void limiter_wait(struct limiter *l, int64_t now_ms, int64_t most_ms, int
 {
     int64_t wait = l->wait_ms ? l->wait_ms * 2 : LIMITER_WAIT_FIRST_MS;
 
+    assert(l->limit == 1 && most_ms > 0);
     if (wait > most_ms)
         wait = most_ms;
     l->wait_ms = wait;
@@ -55,6 +59,7 @@ static void limiter_wait(struct limiter *l, int64_t now_ms, int64_t most_ms, int
 void limiter_bad(struct limiter *l, int64_t now_ms, uint64_t mark, int64_t wait_most_ms,
                  int64_t retry_after_ms, uint64_t random)
 {
+    assert(mark <= l->n_cuts);
     if (mark != l->n_cuts)
         return;
     l->full_since_ms = 0;
@@ -89,6 +94,7 @@ void limiter_collapse(struct limiter *l, int64_t now_ms)
 
 int limiter_room(const struct limiter *l, int64_t now_ms)
 {
+    assert(l->limit >= 1);
     return now_ms < l->wait_until_ms ? 0 : (int)l->limit;
 }
 
@@ -108,6 +114,7 @@ void limiter_busy(struct limiter *l, int64_t now_ms, int n_out, bool more, bool 
     }
     if (!l->full_since_ms)
         l->full_since_ms = now_ms;
+    assert(l->limit < l->most);
     l->full_step_ms = doubles ? LIMITER_DOUBLE_MS : LIMITER_BUSY_MS;
     if (now_ms - l->full_since_ms < l->full_step_ms)
         return;

@@ -6,6 +6,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ static void keep_result(struct queue *q, struct delivery *d, struct slice body)
 void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
                      const struct answer *a)
 {
+    assert(!d->in_request.next && v < N_VERDICTS);
     if (v == VERDICT_COMPLETE)
         keep_result(q, d, a->body);
     error_text_set(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);

@@ -104,6 +104,7 @@ static void watch_partitions(struct queue *q, int64_t now_ms, const struct deliv
 
 void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])
 {
+    assert(q->rules.ordered && d->has_key);
     keys_join(&q->order.keys, key, &d->place);
     watch_partitions(q, now_ms, d, key);
     if (find_former(d))
@@ -136,6 +137,7 @@ void order_stop(struct queue *q, int64_t now_ms, const char *why)
 {
     if (!may_stop(q, now_ms))
         return;
+    assert(q->rules.ordered);
     q->order.stop = why;
     q->order.stop_until_ms = now_ms + q->rules.token_window_ms;
 }
@@ -175,6 +177,7 @@ bool order_channel_lost(struct queue *q)
 {
     bool planned = q->order.closing;
 
+    assert(q->rules.ordered && (!planned || q->order.stop));
     keys_deinit(&q->order.keys);
     if (q->order.stop)
         q->asks.reopen = NULL;
@@ -264,6 +267,7 @@ void order_watch(struct queue *q, int64_t now_ms)
     d = blocking_head(q);
     if (!d)
         return;
+    assert(d->place.line);
     q->order.blocked_ms = now_ms ? now_ms : 1;
     notes_tell(q, EVENT_ORDER_BLOCKED, d)->n = (int64_t)d->place.line->places.len - 1;
 }

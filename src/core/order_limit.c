@@ -16,6 +16,7 @@
 #include "core/notes.h"
 #include "core/pauses.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 enum { LIMIT_SPARE = 2 };
@@ -56,6 +57,7 @@ void order_limit_watch(struct queue *q, int64_t now_ms, const struct delivery *d
     if (l->count || d->copy.delivery_count <= l->accepted || n_returns_left(q, d) <= 0)
         return;
     l->count = d->copy.delivery_count;
+    assert(l->count > 0);
     snprintf(text, sizeof(text),
              "a message was delivered %lld times before, and the delivery limit of the queue is %d",
              (long long)l->count, returns_limit(&q->returns));

@@ -3,6 +3,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -303,6 +304,7 @@ void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answe
         r->at_ms = r->not_before_ms = now_ms + AGAIN_MS;
         return;
     }
+    assert(r->batch);
     if (!r->batch->over) { /* the next page */
         r->at_ms = now_ms;
     } else {
@@ -414,6 +416,7 @@ bool outbox_is_drained(const struct outbox *o)
 
 static bool ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_action_kind kind)
 {
+    assert(*what == OUTBOX_IDLE);
     *what = OUTBOX_ASKED;
     a->kind = kind;
     return true;

@@ -65,6 +65,7 @@ struct outbox_exchange *exchange_of(struct outbox *o, int64_t now_ms, struct sli
         hash_insert(&o->exchanges_by_name, &e->by_name, hash_bytes(name.data, name.len));
     }
     list_push(&o->exchanges, &e->in_use);
+    assert(slice_equal(e->name, name));
     return e;
 }
 

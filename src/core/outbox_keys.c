@@ -3,6 +3,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange)
@@ -46,6 +47,7 @@ static struct outbox_key *key_find(const struct outbox *o, const struct outbox_r
 
 bool key_enter(struct outbox *o, struct outbox_row *row)
 {
+    assert(!row->key);
     uint64_t hash = key_hash(row);
     struct outbox_key *key = key_find(o, row, hash);
     bool is_first = !key;
@@ -66,6 +68,7 @@ struct outbox_row *key_leave(struct outbox *o, struct outbox_row *row)
 
     if (!key)
         return NULL;
+    assert(key->rows.len > 0);
     bool was_first = key_first(key) == row;
     row->key = NULL;
     list_remove(&key->rows, &row->in_key);

@@ -1,6 +1,8 @@
 /* The rows of stopped exchanges, from the table where they are parked to the broker. See outbox.h. */
 #include "core/outbox.h"
 
+#include <assert.h>
+
 enum {
     AGAIN_MS = 1000,  /* after a failed statement */
     LOW_ROWS = 128,   /* per exchange, below which the next page is read */
@@ -41,6 +43,7 @@ void outbox_parked_came(struct outbox *o, int64_t now_ms, const struct outbox_ne
         return;
     if (!o->wanted.len && !o->sent.len)
         o->link.quiet_since_ms = now_ms ? now_ms : 1;
+    assert(e); /* the exchange whose rows were asked for */
     rows_add(o, now_ms, row);
     e->stop.after = row->seq;
     e->stop.n_parked++;
@@ -58,6 +61,7 @@ void outbox_parked_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answe
         return;
     if (answer != OUTBOX_DONE)
         o->parked.at_ms = now_ms + AGAIN_MS;
+    assert(e);
     e->stop.empty = answer == OUTBOX_DONE && over && e->stop.last;
     if (!e->stop.empty && e->stop.last) {
         e->stop.last = false;

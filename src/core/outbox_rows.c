@@ -312,6 +312,7 @@ void rows_drop_batch(struct outbox *o)
 {
     struct outbox_batch *b = first_batch(o);
 
+    assert(b);
     list_remove(&o->batches, &b->in_order);
     free(b->text);
     free(b);
@@ -345,6 +346,7 @@ static void settled_pop(struct outbox *o)
 
         if (row->phase != OUTBOX_SETTLED)
             return;
+        assert(row->batch);
         o->writing.batch = row->batch->number;
         o->writing.seq = row->batch->settled = row->seq;
         o->writing.dirty = true;

@@ -23,6 +23,7 @@ void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const cha
 {
     struct queue_pause *p = &q->pauses[r];
 
+    assert(r < N_PAUSE_REASONS);
     if (!p->since_ms)
         p->since_ms = now_ms ? now_ms : 1;
     snprintf(p->text, sizeof(p->text), "%.*s",
@@ -50,6 +51,7 @@ static bool pause_is_last(struct queue *q, enum pause_reason r)
 
 void pause_tell_again(struct queue *q, enum pause_reason r)
 {
+    assert(!q->pauses[r].told || q->share->n_told[r] > 0);
     if (q->pauses[r].told)
         q->share->n_told[r]--;
     q->pauses[r].told = false;

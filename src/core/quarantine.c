@@ -14,6 +14,7 @@ static uint64_t quarantine_group_holder(const struct queue *q)
 
 uint64_t quarantine_holder(const struct queue *q, const struct delivery *d)
 {
+    assert(q->number && d->ref); /* 0 is no holder */
     return quarantine_has(q, d) ? quarantine_group_holder(q) : q->number << 40 | (d->ref & 0x7fffffffff);
 }
 
@@ -36,6 +37,7 @@ static bool goes_in_group(const struct queue *q, const struct delivery *d)
 
 static void quarantine_add(struct queue *q, struct delivery *d)
 {
+    assert(q->quarantine.number && !quarantine_has(q, d));
     d->claim.group = q->quarantine.number;
     q->quarantine.n++;
 }
@@ -54,6 +56,7 @@ void quarantine_open(struct queue *q, struct delivery *d)
     q->quarantine.batch_cap = d->claim.batch_cap;
     q->quarantine.failed_with = d->claim.failed_with;
     quarantine_add(q, d);
+    assert(q->quarantine.n == 1);
 }
 
 /* The kind is compared as far as it is known before the claim; batches_fill compares it again. */
@@ -70,6 +73,7 @@ bool quarantine_join(struct queue *q, struct delivery *d)
     if (!quarantine_takes(q, d))
         return false;
     quarantine_add(q, d);
+    assert(q->quarantine.n <= GROUP_MOST);
     return true;
 }
 

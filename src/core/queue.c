@@ -6,12 +6,14 @@
 
 #include "onceward/core/message.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b,
                 uint64_t number, uint64_t seed, int64_t now_ms)
 {
+    assert(a && b && number > 0 && rules->concurrency >= 1 && rules->prefetch >= 1);
     memset(q, 0, sizeof(*q));
     q->rules = *rules;
     q->application = a;
@@ -33,6 +35,7 @@ void queue_init(struct queue *q, const struct queue_rules *rules, struct applica
 
 void queue_join_share(struct queue *q, struct queue *first)
 {
+    assert(q != first && q->share == &q->own && !q->held.next_ref);
     q->share = first->share;
     q->share->n_queues++;
 }
@@ -53,6 +56,7 @@ void queue_database_lost(struct queue *q, int64_t now_ms)
 
     while ((k = list_first(&q->held.wanted[OP_FORWARD])))
         life_go(q, now_ms, container_of(k, struct delivery, in_list), FACT_LOST, step_want(OP_CLAIM));
+    assert(!q->held.wanted[OP_FORWARD].len);
     q->asks.holder = 0;
 }
 

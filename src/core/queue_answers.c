@@ -11,6 +11,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,5 +88,6 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const str
         held_leave_request(q, now_ms, d);
         member_answered(q, now_ms, d, v, a);
     }
+    assert(!r->members.len && !r->in_flight);
     request_unkeep(r);
 }

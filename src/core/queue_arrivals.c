@@ -11,6 +11,7 @@
 #include "onceward/core/backoff.h"
 #include "onceward/core/message.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
     bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2),
          tells = rests && !q->rules.too_large_is_reject;
 
+    assert(!d->message);
     if (d->copy.body_len <= q->rules.max_message_bytes) {
         pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
         return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
@@ -56,6 +58,7 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
 static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct delivery *d,
                                     const struct arrival *a)
 {
+    assert(q->rules.ordered && d->message && d->id_len);
     d->has_key = a->has_key;
     handover_delivered(q, now_ms);
     order_watch_priority(q, now_ms, d);
@@ -113,6 +116,7 @@ void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, in
                         int server_minor, enum queue_kind kind)
 {
     (void)now_ms;
+    assert(generation > 0 && !q->held.unacked.len);
     q->generation = generation;
     q->returns.server_major = server_major;
     q->returns.server_minor = server_minor;
@@ -207,6 +211,7 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
         lose_list(q, now_ms, &q->held.waiting[i]);
     for (int i = 0; i < N_OPERATIONS; i++)
         lose_list(q, now_ms, &q->held.wanted[i]);
+    assert(!q->held.wanted[OP_ACK].len && !q->held.wanted[OP_REJECT].len && !q->held.wanted[OP_REQUEUE].len);
 }
 
 void queue_consuming(struct queue *q, int64_t now_ms, uint32_t number)

@@ -6,6 +6,8 @@
 #include "core/pauses.h"
 #include "core/quarantine.h"
 
+#include <assert.h>
+
 enum {
     N_RECLAIMS_MAX = 2,    /* new windows for one attempt, before it is forwarded with a short one */
     BACKLOG_LOOK_MS = 100, /* a message that waits this long for a slot is worth a lookup for an earlier
@@ -172,6 +174,7 @@ static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alon
 {
     bool fresh = !d->claim.has_token;
 
+    assert(d->op == OP_CLAIM && d->phase == PHASE_WANTED && d->message && d->id_len);
     claim_prepare(q, now_ms, d, alone);
     q->flow.claimed_ms = now_ms;
     action_take(q, now_ms, d, ACTION_DATABASE, ret);
@@ -495,6 +498,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
             if (n)
                 n->ms = left;
         }
+        assert(d->claim.has_token && d->claim.row_is_ours && d->message);
         d->claim.n_reclaims = 0;
         struct request *r = request_new(q);
 

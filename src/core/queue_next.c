@@ -96,6 +96,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
     }
     if (!last)
         return false;
+    assert(!held_tag_is_lost(q, last));
     *ret = (struct action){.kind = ACTION_ACK,
                            .d = last,
                            .ref = last->ref,
@@ -153,6 +154,7 @@ static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
     }
     if (!first)
         return false;
+    assert(!held_tag_is_lost(q, first));
     *ret = (struct action){.kind = ACTION_ACK,
                            .d = first,
                            .ref = first->ref,
@@ -171,6 +173,7 @@ static bool next_of_broker(struct queue *q, int64_t now_ms, enum operation op, e
     if (!k)
         return false;
     struct delivery *d = action_at(k);
+    assert(!held_tag_is_lost(q, d));
     *ret = (struct action){
         .kind = kind, .d = d, .ref = d->ref, .generation = d->copy.generation, .tag = d->copy.number};
     life_go(q, now_ms, d, FACT_TURN, step_end());
@@ -275,6 +278,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
                     life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));
             continue;
         }
+        assert(d->message && d->outcome.dead != DEAD_NONE);
         if (letter_can_go(q, d, can)) {
             action_take(q, now_ms, d, ACTION_DATABASE, ret);
             ret->new_token = queue_letter_is_new(d);
@@ -386,6 +390,7 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
     c->started_ms = now_ms;
     c->n_used = c->n_parked = 0;
     c->watch.stuck_for = NULL;
+    assert(c->prefetch >= 1 && c->prefetch <= q->rules.prefetch && c->former != c->number);
     *ret = (struct action){.kind = ACTION_CONSUME, .number = c->number, .n = c->prefetch};
     if (q->rules.ordered)
         ret->priority = handover_subscribes(q);
@@ -458,6 +463,7 @@ static bool next_question(struct queue *q, unsigned can, struct action *ret)
 
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
+    assert(!q->consequences.n && q->notes.at <= q->notes.n);
     if (next_note(q, ret) || next_abandon(q, ret) || next_to_broker(q, now_ms, can, ret))
         return true;
     if (q->database->linked) {

@@ -7,6 +7,7 @@
 #include "core/order.h"
 #include "core/pauses.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 static void tell_returned(struct queue *q, int64_t n, const char *why)
@@ -214,6 +215,7 @@ static void return_crowded(struct queue *q, int64_t now_ms)
             late[n++] = d;
     }
     if (n > most) {
+        assert(n <= l->len);
         qsort(late, n, sizeof(*late), by_due);
         for (size_t i = 0; i < n - most; i++)
             leaves(q, now_ms, late[i]);

@@ -5,6 +5,8 @@
 
 #include "core/renewals.h"
 
+#include <assert.h>
+
 void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r)
 {
     typedef struct step answered(struct queue *, int64_t, struct delivery *, const struct row *);
@@ -15,6 +17,7 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
     };
     struct delivery *d = (struct delivery *)queue_find(q, ref);
 
+    assert(r->op < N_OPERATIONS && r->answer < N_ROW_ANSWERS);
     if (!d || d->phase != PHASE_SENT || d->op != r->op || !by_operation[d->op])
         return; /* the delivery has taken another way meanwhile */
     if (r->answer != ROW_LOCKED && r->answer != ROW_RETRY && r->answer != ROW_UNKNOWN)

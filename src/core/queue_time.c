@@ -10,6 +10,7 @@
 
 #include "onceward/core/message.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -22,6 +23,7 @@ enum {
 
 static void request_timer(struct queue *q, int64_t now_ms, struct request *r)
 {
+    assert(r->members.len > 0);
     request_is_overdue(q, r);
     if (batches_are_on(q))
         batches_unanswered(r);
@@ -67,6 +69,7 @@ static void say_to_share(struct queue *q, int64_t now_ms)
     q->said.wants = wants;
     q->said.hangs = hangs;
     q->said.n_parked = n_parked;
+    assert(q->share->n_wanting <= q->share->n_queues && q->share->n_hanging <= q->share->n_queues);
 }
 
 static void update_parked(struct queue *q, int64_t now_ms)

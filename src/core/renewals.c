@@ -6,6 +6,7 @@
 #include "core/rows.h"
 #include "onceward/core/backoff.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,6 +64,7 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
         action_take_first(q, now_ms, OP_RENEW, ret))
         return true;
     k = list_first(&q->held.wanted[OP_PUBLISH]);
+    assert(!k || (action_at(k)->message && action_at(k)->id_len && !q->rules.ordered));
     return k && can & 1u << OP_PUBLISH && action_take(q, now_ms, action_at(k), ACTION_PUBLISH, ret);
 }
 
@@ -95,6 +97,7 @@ void renewals_time(struct queue *q, int64_t now_ms)
 
 struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
+    assert(d->op == OP_RENEW && !d->claim.has_token);
     switch (r->answer) {
     case ROW_RENEWED:
     case ROW_TOO_OFTEN:

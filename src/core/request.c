@@ -92,6 +92,7 @@ void request_send(struct queue *q, int64_t now_ms, struct request *r)
     list_each(&r->members, k) alone = alone && member_of(k)->claim.alone;
     application_sent(q->application, alone, &r->application);
     q->share->n_in_flight++;
+    assert(r->window_ends_ms != INT64_MAX);
     r->in_flight = true;
     r->n_sent = r->members.len;
     r->mark = limiter_mark(&q->share->limiter);

@@ -55,6 +55,7 @@ void timers_set(struct timers *t, struct timer *one, int64_t at_ms)
         t->cap = t->cap ? t->cap * 2 : 64;
         t->heap = mem_realloc(t->heap, t->cap * sizeof(struct timer *));
     }
+    assert(!one->slot && t->n + 1 < t->cap);
     one->at_ms = at_ms;
     t->n++;
     sift(t, t->n, one);
