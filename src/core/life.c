@@ -307,7 +307,8 @@ static bool life_is_allowed(const struct queue *q, const struct delivery *d, enu
     return (life_allows(d->op, d->phase, fact) | more) & to;
 }
 
-/* The table does not allow the step: the delivery is requeued; on an ordered queue all are, with their channel. */
+/* The table does not allow the step: the delivery is requeued; on an ordered queue all are, with their channel. Without
+ * its channel it ends, since the broker delivers it again. */
 static struct step life_bug(struct queue *q, int64_t now_ms, const struct delivery *d, enum fact fact,
                             struct step s)
 {
@@ -365,7 +366,7 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
     if (s.kind == STEP_STAY)
         return;
     if (!life_is_allowed(q, d, fact, &s))
-        s = life_bug(q, now_ms, d, fact, s);
+        s = life_without_channel(q, d, life_bug(q, now_ms, d, fact, s));
     /* A trial is claimed from its wait for the circuit breaker. */
     assert(s.kind != STEP_SENT || s.effects & EFFECT_EXTEND ||
            (d->phase == PHASE_WANTED && (d->wait == WAIT_NONE || d->wait == WAIT_BRAKE)));
