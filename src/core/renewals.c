@@ -14,6 +14,7 @@ enum {
     PUBLISH_FIRST_MS = 500, /* between two tries to publish a copy */
     PUBLISH_LAST_MS = 30000,
     LOOP_LOOK_MS = 60000, /* between two questions about a row that may not be renewed */
+    FORBIDDEN_MS = 60000, /* between two tries of a permission that may have been granted meanwhile */
 };
 
 static const char drops_head[] =
@@ -33,10 +34,12 @@ void queue_limits_known(struct queue *q, const struct queue_limits *limits)
 
     q->limits_awaited = false;
     q->returns.limits = *limits;
-    if (limits->read && limits->drops_head)
+    if (limits->read && limits->drops_head) {
         q->returns.no_renewal = drops_head;
-    else if (q->returns.no_renewal == drops_head)
+        q->returns.no_renewal_until_ms = 0;
+    } else if (q->returns.no_renewal == drops_head) {
         q->returns.no_renewal = NULL;
+    }
     if (returns_limit_is_near(&q->returns) && (!q->ready || !was_near))
         queue_caution_begin(q, CAUTION_LIMIT);
     q->flow.last_chances = true;
@@ -93,6 +96,10 @@ void renewals_time(struct queue *q, int64_t now_ms)
 {
     if (pause_is_on(q, PAUSE_RENEWAL_LOOP) && now_ms >= q->loop_until_ms)
         pause_end(q, now_ms, PAUSE_RENEWAL_LOOP);
+    if (q->returns.no_renewal_until_ms && now_ms >= q->returns.no_renewal_until_ms) {
+        q->returns.no_renewal = NULL;
+        q->returns.no_renewal_until_ms = 0;
+    }
 }
 
 struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -153,8 +160,9 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
 {
     struct delivery *d = (struct delivery *)queue_find(q, ref);
 
-    if (what == PUBLICATION_FORBIDDEN) {
+    if (what == PUBLICATION_FORBIDDEN && q->returns.no_renewal != drops_head) {
         q->returns.no_renewal = why;
+        q->returns.no_renewal_until_ms = now_ms + FORBIDDEN_MS;
         q->flow.last_chances = true;
     }
     if (!d || d->op != OP_PUBLISH || d->phase != PHASE_SENT)

@@ -21,7 +21,7 @@ bool renewal_is_next(const struct queue *q, const struct delivery *d);
 /* The next row that counts a renewal, or the next copy. False: none now. */
 bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
-/* Ends the pause for a message that is renewed again and again. */
+/* Ends the pause for a message that is renewed again and again, and tries a refused permission again. */
 void renewals_time(struct queue *q, int64_t now_ms);
 
 struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);

@@ -2,8 +2,9 @@
  * helper thread, since each question that learns something closes its channel. Nothing is consumed from a queue
  * before its answer, which may be that nothing can be known.
  *
- * Each such question is an error line in the broker's log. So an answer holds for the life of the process, unless
- * the queue was deleted: the next one of its name may have other arguments. */
+ * Each such question is an error line in the broker's log. So an answer holds for the life of the connection, unless
+ * the queue was deleted: the next one of its name may have other arguments, and no event reports that while there is no
+ * connection. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/fault.h"
@@ -71,6 +72,7 @@ static void judge_order(struct lane *l, const struct arguments_found *found)
 static void tell(struct lane *l, const struct arguments_found *found)
 {
     struct queue_limits limits = l->core.returns.limits;
+    int limit_before = returns_limit(&l->core.returns);
 
     if (found && found->answer == ARGUMENTS_READ) {
         broker_arguments_limits(&found->arguments, &limits);
@@ -83,7 +85,8 @@ static void tell(struct lane *l, const struct arguments_found *found)
     queue_limits_known(&l->core, &limits);
     judge_order(l, found);
     l->arguments_known = found && found->answer != ARGUMENTS_NO_QUEUE && !l->arguments_again_ms;
-    if (found && found->answer == ARGUMENTS_READ && !l->core.ready)
+    if (found && found->answer == ARGUMENTS_READ &&
+        (!l->core.ready || returns_limit(&l->core.returns) != limit_before))
         warn(l, &found->arguments);
 }
 

@@ -196,8 +196,7 @@ static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
         if (is_on(k, &s->lanes[i])) {
             queue_channel_lost(&s->lanes[i].core, s->now_ms, 0, reason);
             s->lanes[i].touched = true;
-            if (s->lanes[i].core.rules.ordered) /* the queue may be another one by then */
-                arguments_forget(&s->lanes[i]);
+            arguments_forget(&s->lanes[i]); /* the queue may be another one by then */
         }
     if (k->closing)
         k->closed = true;

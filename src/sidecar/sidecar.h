@@ -365,7 +365,7 @@ void identify_no_key(const struct lane *l, const struct message *m, struct fault
 /* --- arguments.c --- */
 
 void arguments_want(struct lane *l);   /* its channel was opened */
-void arguments_forget(struct lane *l); /* its queue was deleted */
+void arguments_forget(struct lane *l); /* its queue was deleted, or may be */
 void arguments_step(struct sidecar *s);
 void arguments_close(struct sidecar *s);
 

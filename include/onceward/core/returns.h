@@ -33,7 +33,8 @@ struct returns {
     bool ordered; /* messages of the queue are never renewed or requeued alone, so none gets near the limit by
                      itself */
     const char *no_renewal; /* why no message of the queue can be renewed, in static memory; NULL: they can */
-    bool told;              /* a line about an unknown or assumed limit was logged */
+    int64_t no_renewal_until_ms; /* when it is tried again; 0: the queue's arguments decide */
+    bool told;                   /* a line about an unknown or assumed limit was logged */
 };
 
 /* The limit that the key delivery_limit sets, where 0 stands for none, and a negative number for an absent key. */
