@@ -82,42 +82,41 @@ static int configured_limit(const struct config *c, const struct config_queue *q
 
 /* Each sample is a delivery, and a quorum queue drops a message beyond its delivery limit. Could one of the
  * next two be that one? */
-static bool is_near_the_limit(const struct config *c, const struct config_queue *q, const struct message *m,
-                              int server_major, struct buf *out)
+static bool is_near_the_limit(const struct returns *r, const struct message *m, struct buf *out)
 {
-    struct returns r = {
-        .kind = KIND_QUORUM, /* other queues count no deliveries */
-        .configured = configured_limit(c, q),
-        .server_major = server_major,
-    };
     int64_t count = message_delivery_count(m);
 
-    if (returns_limit(&r) == LIMIT_UNKNOWN ? count < 1 : !returns_is_near(&r, count + 1))
+    if (returns_limit(r) == LIMIT_UNKNOWN ? count < 1 : !returns_is_near(r, count + 1))
         return false;
     buf_printf(
         out,
         ". Do not sample it again: it had been delivered %lld times before, and the queue's delivery limit ",
         (long long)count);
-    if (returns_limit(&r) == LIMIT_UNKNOWN)
+    if (returns_limit(r) == LIMIT_UNKNOWN)
         buf_add_text(out, "is not known (set delivery_limit)");
     else
-        buf_printf(out, "is %d", returns_limit(&r));
+        buf_printf(out, "is %d", returns_limit(r));
     buf_add_text(out, ": the broker drops a message that was delivered more often");
     return true;
 }
 
-/* Reads one message of the queue, and requeues it. */
-static void check_sample(const struct config *c, const struct config_queue *q, struct findings *s)
+/* Reads one message of the queue, and requeues it. A queue that drops a message at its first return is left alone. */
+static void check_sample(const struct config *c, const struct config_queue *q, struct returns *r,
+                         struct findings *s)
 {
-    int server_major = 0;
     struct buf text = {0};
     struct fault f = {0};
     struct message *m = NULL;
-    int answer = broker_sample(&c->broker, q, &m, &server_major, &f);
+    bool drops = returns_leave_none(r) && returns_are_counted(r);
+    int answer = drops ? 1 : broker_sample(&c->broker, q, &m, &r->server_major, &f);
     enum finding kind = FINDING_OK;
 
     buf_printf(&text, "sample of queue %s: ", q->queue);
-    if (answer < 0) {
+    if (drops) {
+        buf_add_text(&text,
+                     "not taken: with a delivery limit of 0 the broker drops a message at its first return");
+        kind = FINDING_FAILED;
+    } else if (answer < 0) {
         text_add_safe(&text, slice_of(f.text));
         kind = FINDING_WARNING;
     } else if (answer > 0) {
@@ -125,7 +124,7 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
     } else {
         kind = sample_describe(q, m, &text) ? FINDING_OK : FINDING_FAILED;
         buf_add_text(&text, ". It was given back, which counts as a delivery");
-        if (is_near_the_limit(c, q, m, server_major, &text))
+        if (is_near_the_limit(r, m, &text))
             kind = FINDING_FAILED;
     }
     check_tell(s, kind, buf_text(&text));
@@ -187,10 +186,11 @@ static void check_order(const struct broker_arguments *a, int limit, bool holds_
 }
 
 /* Reports the delivery limit, as far as it is known, and whether a message near it can be renewed. */
-static void check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
-                        struct findings *s)
+static struct returns check_limit(const struct config *c, const struct config_queue *q, const char *vhost,
+                                  struct findings *s)
 {
-    struct returns r = {.configured = configured_limit(c, q)};
+    struct returns r = {.kind = KIND_QUORUM,
+                        .configured = configured_limit(c, q)}; /* the others count no deliveries */
     struct broker_arguments a;
     enum arguments_answer answer = ARGUMENTS_UNREADABLE;
     enum finding kind = FINDING_OK;
@@ -207,6 +207,7 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
     } else {
         r.kind = KIND_QUORUM;
         r.server_major = a.server_major;
+        r.server_minor = a.server_minor;
         if (answer == ARGUMENTS_READ)
             broker_arguments_limits(&a, &r.limits);
         returns_limit_words(&r, &text);
@@ -239,6 +240,7 @@ static void check_limit(const struct config *c, const struct config_queue *q, co
         kind = FINDING_WARNING;
     check_tell(s, kind, buf_text(&text));
     buf_deinit(&text);
+    return r;
 }
 
 static void check_broker(const struct config *c, const struct config_queue *q, bool sample,
@@ -259,14 +261,15 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
         snprintf(text, sizeof text, "queue %s: %s", q->queue, f.text);
     s->where = buf_text(&where);
     say(s, ok, text);
+    struct returns r = {0};
     if (ok)
-        check_limit(c, q, vhost, s);
+        r = check_limit(c, q, vhost, s);
     if (ok && sample && q->order.key.n)
         say(s, false,
             "no message of an ordered queue is sampled: it would be returned alone, and may come back out of order. "
             "Messages without a key are counted and described by the log: `onceward explain unkeyed`");
     else if (ok && sample)
-        check_sample(c, q, s);
+        check_sample(c, q, &r, s);
     buf_deinit(&where);
     free(vhost);
 }
