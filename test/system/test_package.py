@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import uuid
 
 import pytest
 
@@ -91,6 +92,22 @@ def test_the_compose_file_fits_its_configuration():
 
 def test_the_configuration_of_the_compose_file_is_good():
     output(schema.require_binary(), "check", "--config", os.path.join(COMPOSE, "onceward.json"))
+
+
+def test_the_broker_takes_the_definitions_of_the_compose_file(rabbitmq, tmp_path):
+    with open(os.path.join(COMPOSE, "definitions.json")) as f:
+        definitions = json.load(f)
+    with open(os.path.join(COMPOSE, "onceward.json")) as f:
+        assert [queue["name"] for queue in definitions["queues"]] == list(json.load(f)["queues"])
+    name = definitions["queues"][0]["name"] = f"compose-{uuid.uuid4().hex[:8]}"
+    path = tmp_path / "definitions.json"
+    path.write_text(json.dumps(definitions))
+    path.chmod(0o644)
+    tmp_path.chmod(0o755)
+    rabbitmq.rabbitmqctl("import_definitions", str(path))
+    channel = rabbitmq.connect().channel()
+    channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum", "x-delivery-limit": 20})  # refused if it differs
+    channel.queue_delete(name)
 
 
 def test_docker_compose_reads_the_file():
