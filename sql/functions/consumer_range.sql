@@ -1,4 +1,5 @@
--- The smallest pattern that has the queues of p_queue, and those that live replicas show for the consumer: all that is to be read.
+-- The smallest pattern that has the queues of p_queue, and those that replicas show for the consumer that are not drained: all that is to be
+-- read.
 --
 -- Locks: none. Rows: one.
 CREATE OR REPLACE FUNCTION onceward.consumer_range(p_consumer text, p_queue text) RETURNS text
@@ -12,7 +13,7 @@ BEGIN
         SELECT DISTINCT e.queue ->> 'pattern'
         FROM onceward.replica r, json_array_elements(r.queues) e (queue)
         WHERE r.seen_at > clock_timestamp() - interval '30 seconds' AND e.queue ->> 'consumer' = p_consumer
-          AND e.queue ->> 'pattern' IS NOT NULL AND e.queue ->> 'terminating' IS NULL
+          AND e.queue ->> 'pattern' IS NOT NULL AND e.queue ->> 'state' IS DISTINCT FROM 'drained'
     LOOP
         p_queue := coalesce(onceward.queue_hull(p_queue, v_other), p_queue);
     END LOOP;

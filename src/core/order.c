@@ -102,6 +102,12 @@ static void watch_partitions(struct queue *q, int64_t now_ms, const struct deliv
     notes_tell(q, EVENT_KEY_IN_TWO_PARTITIONS, d);
 }
 
+void queue_forget_keys(struct queue *q)
+{
+    if (q->share->keys_seen)
+        memset(q->share->keys_seen, 0, N_KEYS_SEEN * sizeof(*q->share->keys_seen));
+}
+
 void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])
 {
     assert(q->rules.ordered && d->has_key);

@@ -343,7 +343,7 @@ static bool may_consume(const struct queue *q, int64_t now_ms)
         return false;
     if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_NOT_ORDERED) ||
         pause_is_on(q, PAUSE_NOT_EXCLUSIVE) || pause_is_on(q, PAUSE_TOO_LARGE) ||
-        pause_is_on(q, PAUSE_RENEWAL_LOOP) || pause_rests(q) ||
+        pause_is_on(q, PAUSE_RENEWAL_LOOP) || pause_is_on(q, PAUSE_LEAVING) || pause_rests(q) ||
         (q->left_to_others && !may_try_another(q, now_ms)))
         return false;
     return q->ready || (database_is_up(q->database) && q->application->reached && !is_standing_still(q));

@@ -4,7 +4,8 @@
  * was that of replicas before, or is that of others now: what lies in the partitions outside the own range must not be
  * forgotten. So the sidecar starts again in its own place with these partitions beside its own, reads them until they
  * are empty, and then asks the inbox to take them out of the record. They are left when it has: where another replica
- * still has them in its range, they stay in the record. */
+ * still has them in its range, or holds a message of them, they stay in the record. Until then the other partitions
+ * of an ordered consumer are not consumed. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
@@ -57,6 +58,7 @@ static void leave(struct lane *first)
     for (size_t i = 0; i < first->config->n_partitions; i++)
         if (first[i].config->leaving && !first[i].core.drain) {
             queue_drain(&first[i].core, first->sidecar->now_ms, first->sidecar->now_ms);
+            queue_forget_keys(&first[i].core);
             first[i].touched = true;
         }
 }
@@ -122,13 +124,64 @@ static bool step(struct sidecar *s, struct lane *first)
         first->range = mem_copy(range, strlen(range));
         return true;
     }
-    if (s->now_ms < first->range_at_ms)
+    if (s->now_ms < first->range_at_ms && !(empty > 0 && !first->left.ended))
         return false;
     first->range_at_ms = s->now_ms + (empty > 0 ? LOOK_MS : ASK_MS);
     first->left.ended = empty > 0;
     inbox_end_range(s->database.inbox, entry, empty > 0);
     inbox_ask_registration(s->database.inbox, true);
     return false;
+}
+
+static bool is_to_be_left(const struct lane *l)
+{
+    return l->config->leaving && !l->core.drain && l->left.n_looks < N_LOOKS;
+}
+
+/* Other replicas keep the partition in the record while this one may hold a message of it: for them the queue looks
+ * empty. */
+const char *partitions_range(const struct lane *first)
+{
+    for (size_t i = 0; i < first->config->n_partitions; i++)
+        if (is_to_be_left(&first[i]))
+            return first->config->range;
+    return first->config->pattern;
+}
+
+static bool has_leaving(const struct lane *first)
+{
+    for (size_t i = 0; i < first->config->n_partitions; i++)
+        if (first[i].config->leaving)
+            return true;
+    return false;
+}
+
+/* Keys of a partition that leaves continue in another one: their later messages wait until it has been left. */
+static void hold(struct sidecar *s, struct lane *first)
+{
+    static const char text[] =
+        "a partition outside the range is not empty, or is in the range of another replica";
+    bool waits = has_leaving(first);
+
+    if (inbox_registration(s->database.inbox, first->config->entry, NULL) == INBOX_REGISTERED)
+        waits = inbox_range(s->database.inbox, first->config->entry) != NULL;
+    for (size_t i = 0; i < first->config->n_partitions; i++) {
+        struct lane *l = &first[i];
+
+        if (l->config->leaving || waits == (l->core.pauses[PAUSE_LEAVING].since_ms != 0))
+            continue;
+        queue_refused(&l->core, s->now_ms, PAUSE_LEAVING, waits ? text : NULL);
+        l->touched = true;
+    }
+}
+
+void partitions_hold(struct sidecar *s)
+{
+    if (!s->database.inbox)
+        return;
+    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
+        if (s->lanes[i].config->pattern && s->lanes[i].config->order.key.n)
+            hold(s, &s->lanes[i]);
 }
 
 bool partitions_step(struct sidecar *s)

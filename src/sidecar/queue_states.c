@@ -106,7 +106,7 @@ static void add_queue(struct buf *b, struct lane *l)
     buf_add_json(b, slice_of(l->config->queue));
     add_text(b, "consumer", l->config->consumer);
     if (l->first == l && l->config->pattern)
-        add_text(b, "pattern", l->config->pattern);
+        add_text(b, "pattern", partitions_range(l));
     add_text(b, "state", queue_states[state].name);
     if (config_public_digest(l->sidecar->config))
         add_text(b, "config", config_public_digest(l->sidecar->config));

@@ -183,6 +183,7 @@ static void turn(struct sidecar *s)
     letters_step(s);
     requests_step(s);
     replicas_step(s);
+    partitions_hold(s);
     actions_run(s);
     requests_probe(s);
     outbox_step(s);

@@ -382,6 +382,9 @@ void renewals_close(struct sidecar *s);
 
 /* true: the sidecar is to drain, and to begin again with the ranges of the lanes. */
 bool partitions_step(struct sidecar *s);
+void partitions_hold(struct sidecar *s); /* before anything is consumed in a turn */
+/* The range that the consumer of this first partition reads: wider than its own while a partition is to be left. */
+const char *partitions_range(const struct lane *first);
 void partitions_widen(struct sidecar *s); /* at its end, for the one that goes on in its place */
 
 /* --- database.c --- */

@@ -445,6 +445,49 @@ def test_another_range_is_refused_until_takes_over_confirms_it(bed):
             channel.queue_delete(name)
 
 
+def test_the_other_partitions_wait_for_one_that_leaves_the_range(bed):
+    """Two replicas come with a smaller range, while a message of the partition that leaves fails. Its key continues in another one."""
+    ordered = Ordered(bed)
+    names = [f"{bed.name}-leave-{i}" for i in range(3)]
+    good = threading.Event()
+    ordered.fails = lambda key, number, attempt: 500 if number == 1 and not good.is_set() else None
+    ordered.numbers = {"a": 2}
+
+    def config(last, **keys):
+        whole = bed.config(retry={"max_attempts": 1000, "backoff": "500ms", "max_backoff": "500ms"}, **ORDER)
+        entry = whole["queues"].pop(bed.queue.name)
+        name = f"{bed.name}-leave"
+        whole["queues"]["accounts"] = {**entry, "queue": f"{name}-{{0..{last}}}", "consumer": name, **keys}
+        return whole
+
+    for name in names:
+        bed.queue.channel.queue_declare(name, durable=True, arguments=SINGLE)
+    try:
+        former = bed.sidecar(config=config(2), wait=False)
+        former.wait_for("consuming", n=3)
+        assert former.term() == 0
+        bed.rows("DELETE FROM onceward.replica WHERE queues::text LIKE %s RETURNING 1", f"%{bed.name}-leave-0%")  # else it counts for 30 s
+        for number, name in ((1, names[2]), (2, names[0])):
+            bed.queue.channel.basic_publish("", name, b"{}", pika.BasicProperties(
+                message_id=f"a:{number}", headers={"account": "a"}, delivery_mode=2))
+        replicas = [bed.sidecar(config=config(1, takes_over=f"{bed.name}-leave-{{0..2}}"), wait=False) for _ in range(2)]
+        for replica in replicas:
+            replica.wait_for("paused", reason="partition_leaving", deadline=60)
+        n = len(bed.app.posts("a:1"))
+        time.sleep(6)  # the replica that does not hold it finds the queue empty, and may not conclude from it
+        assert len(bed.app.posts("a:1")) > n and not bed.app.posts("a:2")
+        assert bed.rows("SELECT queue FROM onceward.consumer WHERE consumer = %s", f"{bed.name}-leave")[0]["queue"].endswith("{0..2}")
+        good.set()
+        bed.wait_for_effects(["a:1", "a:2"])
+        ordered.assert_ordered()
+        changed = {"from": f"{bed.name}-leave-{{0..2}}", "to": f"{bed.name}-leave-{{0..1}}"}
+        assert any(replica.find("partitions_changed", **changed) for replica in replicas)
+        assert not any(replica.find("key_in_two_partitions") for replica in replicas)
+    finally:
+        for name in names:
+            bed.queue.channel.queue_delete(name)
+
+
 def test_a_replica_without_the_order_of_the_others_is_refused(bed):
     ordered = Ordered(bed)
     bed.sidecar(**ORDER)

@@ -374,6 +374,9 @@ void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, const char
  * of the deliveries that it has received. who: a hash of its instance. Call it for each report, about every 5 s. */
 void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscription, int64_t received);
 
+/* A partition has been left: its keys now come from other partitions. */
+void queue_forget_keys(struct queue *q);
+
 /* Drains: consuming ends, and requests in flight may finish until until_ms; then their claims are released,
  * and everything is requeued. DRAIN_DONE when nothing is held. A second call can only shorten the time. */
 void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms);
