@@ -39,7 +39,8 @@ from publisher import Publisher  # noqa: E402
 QUEUES = ("classic-transaction", "quorum-transaction", "classic-response", "quorum-response")
 RECORDED_INTERVAL = "5s"
 BURST, TRICKLE = 10.0, 5.0  # seconds
-SETTLE_PATIENCE, SETTLE_SHARE = 200.0, 0.25  # seconds, and of the length of the run
+SETTLE_PATIENCE, SETTLE_SHARE = 200.0, 0.25  # seconds, and of the length of the run: as long it may go on without becoming quiet,
+PROGRESS = 0.1  # unless so much of the work that was left has been done meanwhile: then the machine is slow, and the run waits on
 
 
 def say(text):
@@ -356,6 +357,20 @@ class Run:
         unsettled = self.unsettled(self.postgres) + self.unsettled(self.billing_postgres)
         return f"held {held}, ready {self.depths()}, in the outbox {self.waiting()}, unsettled {unsettled[:10]}"
 
+    def n_left(self):
+        return (sum(self.depths().values()) + self.waiting() + len(self.unsettled(self.postgres)) + len(self.unsettled(self.billing_postgres)))
+
+    def wait_until_quiet(self):
+        while True:
+            left = self.n_left()
+            try:
+                return wait_until(self.is_quiet, self.state, max(SETTLE_PATIENCE, SETTLE_SHARE * self.seconds), 0.5)
+            except Overdue:
+                now = self.n_left()
+                if now > (1 - PROGRESS) * left:
+                    raise
+                say(f"  slow: of {left} messages that were left, {now} still are")
+
     def settle(self):
         """Ends all faults. Answers what is wrong."""
         begin = time.monotonic()
@@ -364,7 +379,7 @@ class Run:
             for _ in range(2):  # what was sent on meanwhile is in the next lines of stats
                 for pod in self.all_pods:
                     pod.mark()
-                wait_until(self.is_quiet, self.state, max(SETTLE_PATIENCE, SETTLE_SHARE * self.seconds), 0.5)
+                self.wait_until_quiet()
         except Overdue as e:
             faults.append(str(e))
         self.settled_in = process.seconds_since(begin)
