@@ -7,7 +7,7 @@ WITH size AS MATERIALIZED (
     SELECT least(100.0, 100000.0 / greatest(pg_relation_size('onceward.history') / current_setting('block_size')::bigint, 1))::float4 AS percent
 )
 SELECT c.consumer, round(count(*) * 100 / min(s.percent))::bigint, (date '2000-01-01' + min(h.day)::integer)::text,
-       bool_or(s.percent < 100)
+       bool_or(s.percent < 100)::text
 FROM size s
 CROSS JOIN onceward.history h TABLESAMPLE SYSTEM ((SELECT percent FROM size))
 JOIN onceward.consumer c ON c.number = h.consumer

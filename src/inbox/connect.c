@@ -569,7 +569,7 @@ static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
         " ('onceward.message', '{consumer,message_id,received_at,seq,exchange,routing_key,body}',"
         "  '{message_type,content_header}'),"
         " ('onceward.replay', '{name,what,received_at,seq,n,began_at,moved_at}', '{}'),"
-        " ('onceward.consumer', '{consumer,broker,vhost,queue,first_used_at,keeper_page}',"
+        " ('onceward.consumer', '{consumer,broker,vhost,queue,first_used_at,keeper_page,history_page}',"
         "  '{keeper,kept_until,number,retention_ms,retention_at,history_day,compacted_to}'),"
         " ('onceward.history', '{hash,print,consumer,day}', '{}'),"
         " ('onceward.history_begun', '{}', '{}'),"

@@ -405,9 +405,11 @@ void fleet_print(const struct fleet *f, FILE *out)
 
 /* --- status: for programs --- */
 
-/* Replicas of other teams write their own states, so a "number" may be any JSON. */
-static bool is_number(const char *text)
+/* Replicas of other teams write their own states, so a plain value may be any JSON. */
+static bool is_plain(const char *text)
 {
+    if (!strcmp(text, "true") || !strcmp(text, "false"))
+        return true;
     return *text && text[strspn(text, "0123456789+-.eE")] == '\0';
 }
 
@@ -422,8 +424,8 @@ void json_rows_add(struct buf *out, const PGresult *r, const struct json_column 
             buf_printf(out, "%s\"%s\":", i ? "," : "", columns[i].key);
             if (!value)
                 buf_add_text(out, "null");
-            else if (columns[i].number)
-                buf_add_text(out, is_number(value) ? value : "null");
+            else if (columns[i].plain)
+                buf_add_text(out, is_plain(value) ? value : "null");
             else
                 buf_add_json(out, slice_of(value));
         }

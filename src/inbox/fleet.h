@@ -19,11 +19,11 @@ void fleet_add_json(const struct fleet *f, struct buf *out); /* "replicas":[...]
 void fleet_add_name(struct buf *out, const char *instance, const char *host);
 void fleet_table_name(struct table *t, const char *instance, const char *host);
 
-/* A result's column and its JSON key. A number's text is JSON already. */
+/* A result's column and its JSON key. plain: a number, true or false, whose text is JSON already. */
 struct json_column {
     int column;
     const char *key;
-    bool number;
+    bool plain;
 };
 
 /* Adds an array with one object per row. */

@@ -389,8 +389,10 @@ static void print_json(const struct status *s)
                                                     {U_LOCK_GID, "lock_gid", false}};
     static const struct json_column overdue[] = {
         {O_CONSUMER, "consumer", false}, {O_COUNT, "count", true}, {O_OLDEST_MS, "due_for_ms", true}};
-    static const struct json_column history[] = {
-        {H_CONSUMER, "consumer", false}, {H_COUNT, "ids", true}, {H_OLDEST_DAY, "oldest_day", false}};
+    static const struct json_column history[] = {{H_CONSUMER, "consumer", false},
+                                                 {H_COUNT, "ids", true},
+                                                 {H_OLDEST_DAY, "oldest_day", false},
+                                                 {H_ESTIMATED, "estimated", true}};
     static const struct json_column reasons[] = {{R_CONSUMER, "consumer", false},
                                                  {R_REASON, "reason", false},
                                                  {R_COUNT, "count", true},

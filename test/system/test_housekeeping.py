@@ -252,6 +252,11 @@ def test_what_was_purged_is_said_at_the_latest_at_the_end(bed):
     assert n_said("purged", sidecar) == 2
 
 
+def status(sidecar):
+    return json.loads(subprocess.run([sidecar.binary, "status", "--config", sidecar.config_path, "--json"], check=True,
+                                     stdout=subprocess.PIPE).stdout)
+
+
 COMPACT = {"retention": "30d", "compact_after": "2h"}
 
 
@@ -265,10 +270,9 @@ def test_completed_rows_are_compacted_and_their_ids_still_known(bed):
     bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - interval '3 hours' WHERE consumer = %s", bed.queue.name)
     wait_until(lambda: not ids(bed), "all rows are replaced", 60)
     wait_until(lambda: n_said("compacted", sidecar) == len(names), "it is logged")
-    shown = json.loads(subprocess.run([sidecar.binary, "status", "--config", sidecar.config_path, "--json"], check=True,
-                                      stdout=subprocess.PIPE).stdout)
+    shown = status(sidecar)
     own, = [c for c in shown["compacted"] if c["consumer"] == bed.queue.name]
-    assert own["ids"] == len(names) and re.fullmatch(r"20\d\d-\d\d-\d\d", own["oldest_day"])
+    assert not own["estimated"] and own["ids"] == len(names) and re.fullmatch(r"20\d\d-\d\d-\d\d", own["oldest_day"])
     bed.queue.publish_many(names[:3])
     for name in names[:3]:
         sidecar.wait_for("duplicate", message_id=name)
@@ -297,6 +301,16 @@ def test_entries_expire_while_the_walk_through_the_rows_goes_on(bed):
         assert bed.rows(f"SELECT count(*) AS n {mine}", bed.queue.name)[0]["n"] == 10_000
     finally:
         put_back()
+
+
+def test_the_size_of_a_large_history_is_an_estimate(bed):
+    sidecar = bed.sidecar(**COMPACT)
+    wait_until(lambda: bed.rows("SELECT number FROM onceward.consumer WHERE consumer = %s AND number IS NOT NULL", bed.queue.name), "it has a number")
+    bed.rows("INSERT INTO onceward.history SELECT gen_random_uuid(), 0, number, 20000 FROM onceward.consumer,"
+             " generate_series(1, 170000) WHERE consumer = %s", bed.queue.name)
+    own, = [c for c in status(sidecar)["compacted"] if c["consumer"] == bed.queue.name]
+    assert own["estimated"] is True and 140_000 < own["ids"] < 200_000 and own["oldest_day"] == "2054-10-04"
+    bed.rows("TRUNCATE onceward.history")
 
 
 @pytest.mark.parametrize("policy", ["dead", "duplicate"])
