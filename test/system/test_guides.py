@@ -1,6 +1,7 @@
-"""The guides: their statements run, their configurations are accepted."""
+"""The guides: their statements and commands run, their configurations are accepted."""
 
 import json
+import os
 import re
 import subprocess
 import textwrap
@@ -9,7 +10,9 @@ import uuid
 import pytest
 
 from rig import inbox_sql, pages, schema
+from rig.bed import merge
 from rig.private import private  # noqa: F401 - a fixture
+from rig.wait import wait_until
 
 GUIDES = [page for page in pages.all_pages() if page.startswith("deploy/guides/")]
 MINIMAL = {"broker": {"url": "amqp://localhost/"}, "database": {"url": "postgresql://localhost/app"}}
@@ -21,6 +24,31 @@ def blocks(page, language):
     """Each block of code with the marker before it, also inside a list."""
     found = re.findall(rf"^( *)(?:<!-- sql: (\w+) -->\n *)?```{language}\n(.*?)^ *```", pages.read(page), re.S | re.M)
     return [(marker, textwrap.dedent(indent + code)) for indent, marker, code in found]
+
+
+# Each page with blocks of commands, and where they run.
+COMMANDS = {
+    "deploy/guides/ids.md": "here",
+    "deploy/guides/upgrade.md": "here",
+    "deploy/guides/try.md": "test_examples.py, against an example",
+    "deploy/guides/batches.md": "test_examples.py, against an example for batches",
+    "deploy/guides/consumer.md": "try: test_examples.py; check: here, as in ids.md",
+    "deploy/guides/order.md": "nowhere: rabbitmqadmin needs the management plugin. Its definitions file is imported here",
+}
+
+
+def commands(page, beginning):
+    """The lines of the page's block of commands that begins so."""
+    block, = [code for _, code in blocks(page, "sh") if code.startswith(beginning)]
+    return block.replace("\\\n", " ").strip().split("\n")
+
+
+def shell(line, folder=None, **environment):
+    """The program that is tested, in place of the installed one."""
+    done = subprocess.run(line.replace("onceward ", schema.require_binary() + " ", 1), shell=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=60, cwd=folder, env={**os.environ, **environment}, check=False)
+    assert done.returncode == 0, f"{line}\n{done.stdout.decode()}"
+    return done.stdout.decode()
 
 
 STATEMENTS = {marker: code for page in GUIDES for marker, code in blocks(page, "sql") if marker}
@@ -77,13 +105,61 @@ def test_the_configurations_of_the_guides_are_accepted():
     assert n > 8
 
 
+def test_each_block_of_commands_runs_or_says_why_not():
+    assert {page for page in GUIDES if blocks(page, "sh")} == set(COMMANDS)
+
+
+def test_the_commands_that_correct_a_message_id(bed):
+    """A message dies without an id; with the sources of the page, and its commands, it goes through."""
+    sidecar = bed.sidecar()
+    bed.queue.publish(None, b'{"order": {"number": 7}}')
+    sidecar.wait_for("dead", reason="no_message_id")
+    page = "deploy/guides/ids.md"
+    sources = json.loads(blocks(page, "json")[0][1])["queues"]["orders"]["message_id"]
+    with open(sidecar.config_path, "w", encoding="utf-8") as f:
+        json.dump(merge(sidecar.config, {"queues": {bed.queue.name: {"message_id": sources}}}), f)
+    reload, redrive = commands(page, "onceward reload")
+    said = shell(reload, ONCEWARD_CONFIG=sidecar.config_path)
+    assert "reloaded" in said, said
+    shell(redrive.replace("FILE", sidecar.config_path))
+    wait_until(lambda: bed.status("7") == "completed", "the message is completed under its own id")
+
+
+def test_the_command_that_shows_the_id_of_a_message(bed, tmp_path):
+    bed.queue.publish(None, b'{"order": {"number": 7}}')
+    bed.queue.sync()
+    page = "deploy/guides/ids.md"
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(bed.config(message_id=json.loads(blocks(page, "json")[0][1])["queues"]["orders"]["message_id"],
+                                          top={"state_file": str(tmp_path / "state")})))
+    line, = commands(page, "onceward check")
+    said = shell(line.replace("FILE", str(path)))
+    assert re.search(r"\b7\b.*json:/order/number|json:/order/number.*\b7\b", said), said
+    assert commands("deploy/guides/consumer.md", "onceward try")[1] == line
+    bed.queue.get()
+
+
+def test_the_broker_takes_the_definitions_of_the_guide_on_order(rabbitmq, tmp_path):
+    code, = [code for _, code in blocks("deploy/guides/order.md", "json") if "bindings" in json.loads(code)]
+    name = f"guide-{uuid.uuid4().hex[:8]}"
+    path = tmp_path / "definitions.json"
+    path.write_text(code.replace("payments", name))
+    tmp_path.chmod(0o755)
+    rabbitmq.rabbitmqctl("import_definitions", str(path))
+    channel = rabbitmq.connect().channel()
+    channel.confirm_delivery()
+    channel.basic_publish(name, name, b"{}", mandatory=True)  # an error, unless the exchange leads to the queue
+    channel.queue_delete(name + "-0")
+    channel.exchange_delete(name)
+
+
 def test_uninstalling_leaves_neither_schema_nor_roles(private):
     server = private.unstarted().init().start()
     server.query("CREATE DATABASE app")
     server.query("CREATE ROLE onceward_owner LOGIN; GRANT CREATE ON DATABASE app TO onceward_owner; CREATE ROLE onceward_sidecar;"
                  " CREATE ROLE onceward_app; CREATE ROLE payments_sidecar LOGIN IN ROLE onceward_sidecar")
-    url = f"postgresql://onceward_owner@127.0.0.1:{server.port}/app"
-    subprocess.run([schema.require_binary(), "migrate", "--database", url], check=True, stdout=subprocess.DEVNULL)
+    for line in commands("deploy/guides/upgrade.md", "onceward migrate"):
+        shell(line.replace("@db.example.com/", f"@127.0.0.1:{server.port}/"))
     for statement in STATEMENTS["uninstall"].split(";"):
         if statement.strip():
             server.query(statement.strip(), database="app")
