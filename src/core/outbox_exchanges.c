@@ -117,7 +117,7 @@ void exchange_settle(struct outbox *o, struct outbox_exchange *e)
     if (!e->stop.is || !e->stop.empty || e->stop.n_parked)
         return;
     ends(o, e);
-    e->n_refused = 0;
+    e->n_refused = e->n_topics = 0;
     e->stop = (struct outbox_stop){.to_tell = true, .ended = true};
     o->to_tell[OUTBOX_TOLD_STOPPED] = true;
 }
@@ -163,11 +163,16 @@ static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct out
     return EXCHANGE_OFFERS;
 }
 
-/* A letter would be a gap in the order, so an ordered exchange stops at once. */
+/* A letter would be a gap in the order, so an ordered exchange stops at once. So does one that the user may not write
+ * to, or that has worked: no message is at fault. */
 static bool may_stop(const struct outbox *o, const struct outbox_exchange *e)
 {
-    return e->ordered ||
-           ((e->worked || e->n_refused >= OUTBOX_REFUSALS) && o->parked.n_stopped < OUTBOX_STOPPED_MAX);
+    bool forbids = e->forbids && e->reason == DEAD_REFUSED_BY_BROKER;
+
+    if (e->ordered)
+        return true;
+    return o->parked.n_stopped < OUTBOX_STOPPED_MAX &&
+           (e->worked || forbids || e->n_topics >= OUTBOX_TOPIC_REFUSALS || e->n_refused >= OUTBOX_REFUSALS);
 }
 
 enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct outbox_exchange *e,

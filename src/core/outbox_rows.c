@@ -549,7 +549,7 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
         return;
     }
     e->proven = e->worked = true;
-    e->n_refused = 0;
+    e->n_refused = e->n_topics = 0;
     if (row->returned) {
         give_up(o, row, DEAD_UNROUTABLE, no_queue);
         return;
@@ -656,6 +656,13 @@ static bool is_of_message(int code)
     return code == CONTENT_TOO_LARGE || code == FORBIDDEN || code == NO_EXCHANGE || code == PRECONDITION;
 }
 
+/* A topic may be forbidden while others of its exchange are allowed, until so many are refused in a row. An ordered
+ * exchange waits for each. */
+static bool is_allowed_otherwise(struct outbox_exchange *e)
+{
+    return !e->ordered && !e->stop.is && ++e->n_topics < OUTBOX_TOPIC_REFUSALS;
+}
+
 /* The broker closed the channel over this row, which was alone in flight. */
 static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, int code, const char *why)
 {
@@ -663,12 +670,14 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
                               : code == 311 ? DEAD_TOO_LARGE_TO_SEND
                                             : DEAD_REFUSED_BY_BROKER;
 
-    /* A topic may be forbidden while others of its exchange are allowed. An ordered exchange waits for it. */
-    if (code == 404 || (code == 403 && (!strstr(why, " topic '") || is_ordered(o, row->exchange)))) {
+    struct outbox_exchange *e = exchange_of(o, now_ms, row->exchange);
+
+    e->forbids = code == 403 && !strstr(why, " topic '");
+    if (code == 404 || e->forbids || (code == 403 && !is_allowed_otherwise(e))) {
         refuse(o, now_ms, row, reason, why);
         return;
     }
-    exchange_of(o, now_ms, row->exchange)->proven = false;
+    e->proven = false;
     give_up(o, row, reason, why);
 }
 

@@ -300,7 +300,9 @@ static void letter_write(struct sim *s, const struct outbox_row *row)
     truth->letter = (int)row->reason + 1;
     if (row->parked)
         parked_delete(s, (size_t)row->seq);
-    if ((truth->fate == FLAKY || truth->fate == MISSING || truth->fate == FORBIDDEN) &&
+    if (truth->fate == FORBIDDEN)
+        broken(s, "stopped", "row %zu for an exchange that may not be written to is a letter", at);
+    if ((truth->fate == FLAKY || truth->fate == MISSING) &&
         s->n_letters[truth->fate] > s->n_lives * (OUTBOX_REFUSALS - 1))
         broken(s, "stopped", "%zu rows for exchange %s are letters, after %zu lives",
                s->n_letters[truth->fate], exchanges[truth->fate], s->n_lives);

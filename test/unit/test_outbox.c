@@ -457,6 +457,60 @@ static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void 
     outbox_deinit(&r.o);
 }
 
+static void refuse_for(struct rig *r, int code, const char *why)
+{
+    assert_int_equal(r->o.sent.len, 1);
+    outbox_channel_lost(&r->o, r->now_ms, code, why);
+    outbox_channel_open(&r->o, r->now_ms);
+    turn(r);
+}
+
+/* A missing permission is no message's fault, also for a relay that has just started. */
+static void test_an_exchange_that_may_not_be_written_to_stops_at_once(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 5, true, "y");
+    refuse_for(&r, 403, "ACCESS_REFUSED - access to exchange 'y' in vhost '/' refused for user 'u'");
+    assert_int_equal(r.n_buried, 0);
+    assert_int_equal(r.o.parked.n_stopped, 1);
+    assert_int_equal(n_left(&r), 5);
+    outbox_deinit(&r.o);
+}
+
+/* Others of its exchange may be allowed, as long as some are. */
+static void test_a_forbidden_topic_becomes_a_letter_until_twenty_in_a_row_are(void **state)
+{
+    static const char why[] = "ACCESS_REFUSED - access to topic 'a.b' in exchange 'y' in vhost '/' refused";
+
+    for (int some = 0; some < 2; some++) {
+        struct rig r;
+        int n = 0;
+
+        start(&r);
+        answer(&r, 1, 40, true, "y");
+        for (int i = 0; i < 40 && r.o.sent.len == 1; i++) {
+            if (some && i % 2) {
+                outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
+                turn(&r);
+                while (r.o.sent.len > 1) { /* beside others */
+                    outbox_channel_lost(&r.o, r.now_ms, 403, why);
+                    outbox_channel_open(&r.o, r.now_ms);
+                    turn(&r);
+                }
+                continue;
+            }
+            refuse_for(&r, 403, why);
+            n++;
+        }
+        assert_int_equal(r.n_buried, some ? n : OUTBOX_TOPIC_REFUSALS - 1);
+        assert_int_equal(r.o.parked.n_stopped, !some);
+        assert_int_equal(n_left(&r), some ? 0 : 40 - (OUTBOX_TOPIC_REFUSALS - 1));
+        outbox_deinit(&r.o);
+    }
+}
+
 /* More than may be read ahead for all others. */
 static void test_a_large_parked_row_stops_no_other_exchange(void **state)
 {
@@ -1364,6 +1418,8 @@ int main(void)
         cmocka_unit_test(test_a_missing_exchange_takes_nobody_along),
         cmocka_unit_test(test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other),
         cmocka_unit_test(test_a_large_parked_row_stops_no_other_exchange),
+        cmocka_unit_test(test_an_exchange_that_may_not_be_written_to_stops_at_once),
+        cmocka_unit_test(test_a_forbidden_topic_becomes_a_letter_until_twenty_in_a_row_are),
         cmocka_unit_test(test_a_stopped_exchange_goes_on_in_order_and_new_rows_behind_what_is_parked),
         cmocka_unit_test(test_what_is_parked_outlives_its_relay_and_goes_first),
         cmocka_unit_test(test_a_letter_of_a_parked_row_lets_those_behind_it_go_on),

@@ -64,6 +64,8 @@ enum {
     OUTBOX_LEASE_MS = 15000,
     OUTBOX_PARKED_ROWS = 256, /* parked rows per read */
     OUTBOX_REFUSALS = 3,      /* consecutive refusals that stop an exchange that never worked */
+    OUTBOX_TOPIC_REFUSALS =
+        20, /* consecutive messages with a forbidden topic, which may be all of the exchange's */
     OUTBOX_STOPPED_MAX = 64,  /* stopped exchanges; each try of one costs the channel */
     OUTBOX_OFFER_MS = 6000,   /* how long the lease is offered to others: a standby asks every 4.5 s */
     OUTBOX_OFFERS_MS = 60000, /* between two offers */
@@ -168,6 +170,8 @@ struct outbox_exchange {
     bool worked;              /* a row was confirmed at any time */
     bool offered;             /* the lease was offered because of it */
     bool ordered;             /* see outbox_rules */
+    bool forbids;             /* the latest refusal was that this user may not write to it */
+    int n_topics;             /* consecutive refusals of a topic */
     int n_refused;            /* consecutive refusals, for that reason */
     int64_t refused_until_ms; /* its rows become letters until then, without a try */
     enum dead_reason reason;
