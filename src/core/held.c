@@ -537,13 +537,23 @@ size_t queue_n_parked(const struct queue *q)
     return n;
 }
 
+size_t held_ordered_most(const struct queue *q)
+{
+    enum { HEADERS_LEAST = 16 << 10 }; /* with many partitions a share may be small */
+    size_t share = q->rules.max_bytes / (size_t)q->rules.prefetch / q->share->n_queues;
+
+    return q->rules.max_message_bytes + (share > HEADERS_LEAST ? share : HEADERS_LEAST);
+}
+
 void queue_room(const struct queue *q, struct queue_room *ret)
 {
     size_t left = q->share->n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->share->n_bytes : 0;
 
     if (q->rules.ordered) { /* the prefetch bounds it, and deliveries cannot be requeued alone */
-        *ret = (struct queue_room){
-            .body = q->rules.max_message_bytes, .whole = SIZE_MAX, .near_count = INT64_MAX, .each = true};
+        *ret = (struct queue_room){.body = q->rules.max_message_bytes,
+                                   .whole = held_ordered_most(q),
+                                   .near_count = INT64_MAX,
+                                   .each = true};
         return;
     }
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};

@@ -11,6 +11,10 @@ enum { N_FOLLOWERS_MAX = 16 }; /* further copies wait for the row */
 void held_init(struct queue *q);
 void held_deinit(struct queue *q);
 
+/* Memory of a message of an ordered queue at most, with its properties and headers. max_bytes holds a prefetch of the
+ * largest bodies, and the rest of all messages takes as much again, or 16 KiB each. */
+size_t held_ordered_most(const struct queue *q);
+
 /* Adds a delivery, in no list yet: its first step follows. */
 struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a);
 

@@ -26,13 +26,19 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
          tells = rests && !q->rules.too_large_is_reject;
 
     assert(!d->message);
-    if (d->copy.body_len <= q->rules.max_message_bytes) {
+    if (d->copy.body_len <= q->rules.max_message_bytes && !q->rules.ordered) {
         pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
         return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
     }
     n = notes_tell(q, EVENT_TOO_LARGE, NULL);
-    note_text(n, "a message of %" PRIu64 " bytes, max_message is %zu%s%s%s", d->copy.body_len,
-              q->rules.max_message_bytes, tells ? "; near the delivery limit: " : "",
+    bool headers = d->copy.body_len <= q->rules.max_message_bytes;
+
+    note_text(n, "a message of %" PRIu64 " bytes%s, %s is %zu%s%s%s",
+              headers ? (uint64_t)d->copy.n_bytes : d->copy.body_len,
+              headers ? " with its properties and headers" : "",
+              headers ? "the most with this max_bytes" : "max_message",
+              headers ? held_ordered_most(q) : q->rules.max_message_bytes,
+              tells ? "; near the delivery limit: " : "",
               !tells                               ? ""
               : returns_need_consumer(&q->returns) ? "one message at a time"
                                                    : "nothing more",
@@ -48,7 +54,7 @@ static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
         pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
     if (q->rules
             .ordered) { /* its key is unknown, so the whole queue waits: also deliveries behind it on this channel */
-        order_stop(q, now_ms, "a message is larger than max_message, and its key is unknown");
+        order_stop(q, now_ms, "a message is too large, and its key is unknown");
         return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
     }
     return step_wait(OP_REQUEUE, WAIT_HELD, life_must_stay(q, d) ? INT64_MAX : now_ms + q->rules.max_hold_ms);

@@ -379,6 +379,34 @@ static void test_nothing_behind_a_message_without_its_body_is_claimed(void **sta
     end(w);
 }
 
+/* Two partitions of 256 messages: each message may have 64 KiB of max_bytes, and its properties and headers as much. */
+static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
+{
+    struct world *w = world();
+    struct queue_room room;
+    struct arrival large = {.generation = 1,
+                            .number = ++w->n_delivered,
+                            .consumer = w->q[0].consumer.number,
+                            .body_len = 10,
+                            .id = SLICE("large"),
+                            .no_id = DEAD_NONE};
+
+    w->q[0].rules.max_message_bytes = 64 << 10;
+    w->q[0].rules.max_bytes = 512 * 64 << 10;
+    queue_room(&w->q[0], &room);
+    assert_int_equal(room.body, 64 << 10);
+    assert_int_equal(room.whole, 128 << 10);
+    large.n_bytes = room.whole + 1; /* the connection has skipped its body */
+    queue_delivered(&w->q[0], w->now, &large);
+    run(w, 100);
+    assert_int_equal(w->n[EVENT_TOO_LARGE], 1);
+    assert_true(w->reopened);
+    w->q[0].rules.max_bytes = 1 << 20;
+    queue_room(&w->q[0], &room);
+    assert_int_equal(room.whole, (64 + 16) << 10); /* the least */
+    end(w);
+}
+
 /* A held message is not sent: it is not quarantined, is no trial, and is not held by the circuit breaker. */
 static void test_a_held_message_waits_for_an_operator_alone(void **state)
 {
@@ -419,6 +447,7 @@ int main(void)
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),
         cmocka_unit_test(test_nothing_behind_a_message_without_its_body_is_claimed),
+        cmocka_unit_test(test_large_headers_stop_the_queue_like_a_large_body),
         cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
         cmocka_unit_test(test_a_queue_near_its_limit_stops_until_an_operator_continues),
         cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
