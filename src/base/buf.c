@@ -2,6 +2,7 @@
 
 #include "onceward/base/mem.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -188,6 +189,15 @@ void buf_add_u16(struct buf *b, uint16_t v)
 void buf_add_u32(struct buf *b, uint32_t v)
 {
     add_big_endian(b, v, sizeof(v));
+}
+
+void buf_set_length(struct buf *b, size_t at)
+{
+    assert(b->len >= at + 4);
+    uint32_t n = (uint32_t)(b->len - at - 4);
+
+    for (int i = 0; i < 4; i++)
+        b->data[at + (size_t)i] = (char)(n >> (24 - 8 * i));
 }
 
 void buf_add_u64(struct buf *b, uint64_t v)

@@ -31,3 +31,15 @@ char *mem_copy(const char *data, size_t len)
     copy[len] = '\0';
     return copy;
 }
+
+char *mem_copy_text(const char *text)
+{
+    return text ? mem_copy(text, strlen(text)) : NULL;
+}
+
+void mem_free_secret(char *text)
+{
+    if (text)
+        explicit_bzero(text, strlen(text));
+    free(text);
+}

@@ -65,8 +65,7 @@ char *runtime_path(void)
     return path;
 }
 
-/* The folder of a path; NULL: the path names none, or the root. The caller owns it. */
-static char *folder_of(const char *path)
+char *folder_of_path(const char *path)
 {
     const char *slash = strrchr(path, '/');
 
@@ -84,7 +83,7 @@ static bool is_private(const char *folder)
 
 bool runtime_folder_is_safe(const char *path, struct fault *f)
 {
-    char *folder = folder_of(path);
+    char *folder = folder_of_path(path);
     struct stat st;
     bool safe = !is_private(folder) || lstat(folder, &st) != 0 ||
                 (S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077));
@@ -98,7 +97,7 @@ bool runtime_folder_is_safe(const char *path, struct fault *f)
 
 bool runtime_folder_make(const char *path)
 {
-    char *folder = folder_of(path);
+    char *folder = folder_of_path(path);
     bool made = folder && mkdir(folder, is_private(folder) ? 0700 : 0755) == 0;
 
     free(folder);

@@ -32,29 +32,9 @@ enum {
     UNSENT_MIN_MS = 10000,
 };
 
-static char *text_copy(const char *text)
-{
-    return text ? mem_copy(text, strlen(text)) : NULL;
-}
-
 static struct config_text secret_copy(const struct config_text *t)
 {
-    return (struct config_text){text_copy(t->value), text_copy(t->file)};
-}
-
-static void secret_deinit(struct config_text *t)
-{
-    if (t->value)
-        explicit_bzero(t->value, strlen(t->value));
-    mem_clear(&t->value);
-    mem_clear(&t->file);
-}
-
-static void secret_free(char *text)
-{
-    if (text)
-        explicit_bzero(text, strlen(text));
-    free(text);
+    return (struct config_text){mem_copy_text(t->value), mem_copy_text(t->file)};
 }
 
 static void queues_deinit(struct queue_list *l)
@@ -71,7 +51,7 @@ static struct queue_list queues_copy(const struct broker_queue *queues, size_t n
 
     for (size_t i = 0; i < n; i++) {
         l.items[i] = queues[i];
-        l.items[i].name = text_copy(queues[i].name);
+        l.items[i].name = mem_copy_text(queues[i].name);
     }
     return l;
 }
@@ -117,11 +97,11 @@ struct target *target_new(enum purpose purpose, const struct config_broker *c, c
         .url = secret_copy(&c->url),
         .user = secret_copy(&c->user),
         .password = secret_copy(&c->password),
-        .tls = {text_copy(c->tls.ca_file), text_copy(c->tls.cert_file), text_copy(c->tls.key_file),
-                c->tls.verify},
+        .tls = {mem_copy_text(c->tls.ca_file), mem_copy_text(c->tls.cert_file),
+                mem_copy_text(c->tls.key_file), c->tls.verify},
         .heartbeat_ms = c->heartbeat_ms,
         .timeout_ms = c->connect_timeout_ms,
-        .vhost = text_copy(vhost),
+        .vhost = mem_copy_text(vhost),
         .queues = queues_copy(queues, n_queues),
         .name = connection_name(purpose, queues, n_queues, instance),
     };
@@ -130,9 +110,9 @@ struct target *target_new(enum purpose purpose, const struct config_broker *c, c
 
 void target_free(struct target *t)
 {
-    secret_deinit(&t->url);
-    secret_deinit(&t->user);
-    secret_deinit(&t->password);
+    config_text_clear(&t->url);
+    config_text_clear(&t->user);
+    config_text_clear(&t->password);
     free(t->tls.ca_file);
     free(t->tls.cert_file);
     free(t->tls.key_file);
@@ -168,7 +148,7 @@ static int override_read(const struct config_text *t, char **part, struct fault 
     if (config_text_read(t, &text, f))
         return -1;
     if (text) {
-        secret_free(*part);
+        mem_free_secret(*part);
         *part = text;
     }
     return 0;
@@ -183,7 +163,7 @@ static int target_address(const struct target *t, struct address *a, struct faul
     if (!url)
         return fault_set(f, "the broker's URL is not set");
     int r = address_parse(url, a, f);
-    secret_free(url);
+    mem_free_secret(url);
     if (r)
         return -1;
     if (override_read(&t->user, &a->user, f) || override_read(&t->password, &a->password, f)) {
@@ -192,7 +172,7 @@ static int target_address(const struct target *t, struct address *a, struct faul
     }
     if (t->vhost) {
         free(a->vhost);
-        a->vhost = text_copy(t->vhost);
+        a->vhost = mem_copy_text(t->vhost);
     }
     return 0;
 }
@@ -416,7 +396,7 @@ static int attempt_make(struct attempt *a, struct target *t, const struct addres
     }
     a->version = server_property(connection, SLICE("version"));
     a->cluster = server_property(connection, SLICE("cluster_name"));
-    a->user = text_copy(to->user);
+    a->user = mem_copy_text(to->user);
     a->queues = t->queues;
     t->queues = (struct queue_list){0};
     wire_init(&a->wire, connection, ssl);

@@ -11,12 +11,6 @@
 
 enum { CLASS_BASIC = 60, PERSISTENT = 2 };
 
-static void u32_write(char *at, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        at[i] = (char)(v >> (24 - 8 * i));
-}
-
 /* Copies a header table without the headers of an earlier journey. */
 static bool headers_edit(struct buf *out, struct slice table)
 {
@@ -34,7 +28,7 @@ static bool headers_edit(struct buf *out, struct slice table)
         if (!header_is_spent(name))
             buf_add(out, from, (size_t)(c.at - from));
     }
-    u32_write(out->data + start, (uint32_t)(out->len - start - 4));
+    buf_set_length(out, start);
     return true;
 }
 

@@ -14,12 +14,6 @@ enum { SHORT_MAX = 255, CLASS_BASIC = 60 };
 
 static int fields_encode(struct buf *out, const struct field *fields, size_t n, struct fault *f);
 
-static void u32_write(char *at, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        at[i] = (char)(v >> (24 - 8 * i));
-}
-
 static void long_add(struct buf *out, struct slice s)
 {
     buf_add_u32(out, (uint32_t)s.len);
@@ -45,7 +39,7 @@ static int array_encode(struct buf *out, const struct field *v, struct fault *f)
     for (size_t i = 0; i < v->children.n; i++)
         if (value_encode(out, &v->children.items[i], f))
             return -1;
-    u32_write(out->data + start, (uint32_t)(out->len - start - 4));
+    buf_set_length(out, start);
     return 0;
 }
 
@@ -129,7 +123,7 @@ static int fields_encode(struct buf *out, const struct field *fields, size_t n, 
     for (size_t i = 0; i < n; i++)
         if (short_add(out, fields[i].name, "a header's name", f) || value_encode(out, &fields[i], f))
             return -1;
-    u32_write(out->data + start, (uint32_t)(out->len - start - 4));
+    buf_set_length(out, start);
     return 0;
 }
 

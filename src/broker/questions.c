@@ -147,11 +147,6 @@ static void kind_learnt(struct broker *b, struct channel *c, enum broker_kind ki
     channel_give_up(b, c, BROKER_REASON_STREAM, &stream);
 }
 
-static bool starts_with(struct slice s, struct slice start)
-{
-    return s.len >= start.len && !memcmp(s.data, start.data, start.len);
-}
-
 static bool ends_with(struct slice s, struct slice end)
 {
     return s.len >= end.len && !memcmp(s.data + s.len - end.len, end.data, end.len);
@@ -164,7 +159,7 @@ static enum broker_kind kind_of_refusal(const amqp_channel_close_t *m)
 
     if (m->reply_code != AMQP_PRECONDITION_FAILED)
         return BROKER_KIND_OTHER;
-    if (starts_with(text, SLICE("PRECONDITION_FAILED - consumer prefetch count is not set")))
+    if (slice_starts_with(text, SLICE("PRECONDITION_FAILED - consumer prefetch count is not set")))
         return BROKER_KIND_STREAM;
     if (ends_with(text, SLICE("of queue type rabbit_classic_queue")))
         return BROKER_KIND_CLASSIC;

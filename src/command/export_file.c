@@ -45,13 +45,6 @@ static int no_export(const struct export_file *x, struct fault *f)
                      x->path);
 }
 
-static bool starts_with(struct slice text, const char *with)
-{
-    size_t len = strlen(with);
-
-    return text.len >= len && memcmp(text.data, with, len) == 0;
-}
-
 static struct slice behind(struct slice text, size_t n)
 {
     return (struct slice){(char *)text.data + n, text.len - n};
@@ -75,16 +68,16 @@ static int head_read(struct export_file *x, struct slice line, struct slice aske
 {
     size_t len;
 
-    if (!starts_with(line, head_begin))
+    if (!slice_starts_with(line, slice_of(head_begin)))
         return no_export(x, f);
     line = behind(line, sizeof head_begin - 1);
-    len = starts_with(line, "null") ? 4 : time_read(line, x->since);
+    len = slice_starts_with(line, slice_of("null")) ? 4 : time_read(line, x->since);
     line = behind(line, len);
-    if (!len || !starts_with(line, head_until))
+    if (!len || !slice_starts_with(line, slice_of(head_until)))
         return no_export(x, f);
     line = behind(line, sizeof head_until - 2);
     len = time_read(line, x->until);
-    if (!len || !starts_with(behind(line, len - 1), head_asked))
+    if (!len || !slice_starts_with(behind(line, len - 1), slice_of(head_asked)))
         return no_export(x, f);
     line = behind(line, len - 1 + sizeof head_asked - 1);
     if (line.len != asked.len + 1 || memcmp(line.data, asked.data, asked.len) != 0)
@@ -103,10 +96,10 @@ static int last_read(struct export_file *x, struct slice line, struct fault *f)
     const char *start = at ? at + sizeof key - 1 : NULL;
     const char *end = start ? memchr(start, '"', line.len - (size_t)(start - line.data)) : NULL;
 
-    x->has_ended = starts_with(line, end_line);
+    x->has_ended = slice_starts_with(line, slice_of(end_line));
     if (x->has_ended)
         return 0;
-    if (!starts_with(line, "{\"kind\":\"") || !end)
+    if (!slice_starts_with(line, slice_of("{\"kind\":\"")) || !end)
         return no_export(x, f);
     return export_place_read(&x->after, (struct slice){(char *)start, (size_t)(end - start)}, f)
                ? fault_wrap(f, "%s", x->path)

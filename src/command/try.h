@@ -188,6 +188,7 @@ void try_note(struct try_run *t, enum try_case which, const char *format, ...)
 /* Cases about several messages belong to forward.batch. */
 bool try_applies(const struct try_run *t, enum try_case which);
 bool try_breaks(const struct try_run *t);
+bool try_is_permanent(const struct try_run *t, int status); /* in permanent_status */
 bool try_advises(const struct try_run *t);
 void try_tell(const struct try_run *t, FILE *out);
 void try_tell_json(const struct try_run *t, FILE *out);

@@ -146,14 +146,6 @@ static int count_undone(const struct several *b, unsigned without, char *words, 
     return n;
 }
 
-static bool is_permanent(const struct try_run *t, int status)
-{
-    for (size_t i = 0; i < t->q->n_permanent_status; i++)
-        if (t->q->permanent_status[i] == status)
-            return true;
-    return false;
-}
-
 /* Rows and effects of all messages that are not left out. */
 static bool differ(struct try_run *t, const struct several *b, unsigned without, enum try_finding finding)
 {
@@ -213,7 +205,7 @@ static void judge_culprit(struct try_run *t, const struct several *b, int i)
         try_note(t, TRY_POISON, "it took a body that was cut in the middle for a message");
     else if (b->completed[i])
         try_found(t, TRY_FOUND_POISON_DONE, "It %s.", words);
-    else if (s->named && !is_permanent(t, s->status))
+    else if (s->named && !try_is_permanent(t, s->status))
         try_found(t, TRY_FOUND_POISON_AGAIN, "It %s.", words);
     else if (!s->named)
         try_found(t, TRY_FOUND_POISON_UNNAMED, "It %s.", words);
@@ -293,7 +285,7 @@ static void judge_stale_one(struct try_run *t, const struct several *b, int stal
     if (b->effects[stale] > 0)
         try_found(t, TRY_FOUND_STALE_ONE_WROTE, "It %s; --effect counts %d.", words, (int)b->effects[stale]);
     differ(t, b, 1U << stale, TRY_FOUND_STALE_ONE_DIFFERS);
-    if (is_permanent(t, b->shots[stale]->status))
+    if (try_is_permanent(t, b->shots[stale]->status))
         try_found(t, TRY_FOUND_STALE_ONE_FOR_EVER, "It %s.", words);
     if (count_undone(b, 1U << stale, words, sizeof words))
         try_note(t, TRY_STALE_ONE,

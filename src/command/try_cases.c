@@ -69,14 +69,6 @@ int try_duplicate(struct try_run *t)
     return 0;
 }
 
-static bool is_permanent(const struct try_run *t, int status)
-{
-    for (size_t i = 0; i < t->q->n_permanent_status; i++)
-        if (t->q->permanent_status[i] == status)
-            return true;
-    return false;
-}
-
 /* Judges a 2xx for a wrong message. effect: -1, unknown. */
 static void judge_yes(struct try_run *t, bool completed, int64_t effect, const char *words)
 {
@@ -103,7 +95,7 @@ int try_wrong(struct try_run *t)
         try_found(t, TRY_FOUND_KEPT_WRONG, "It %s; --effect counts %d.", words, (int)effect);
     else if (s->kind != ANSWER_STATUS)
         try_found(t, TRY_FOUND_DIED_OF_IT, "What came: %s.", words);
-    else if (!is_permanent(t, s->status))
+    else if (!try_is_permanent(t, s->status))
         try_found(t, TRY_FOUND_TRIED_AGAIN, "It %s.", words);
     return 0;
 }

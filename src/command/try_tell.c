@@ -356,3 +356,11 @@ void try_tell_markdown(FILE *out)
     fwrite(text.data, 1, text.len, out);
     buf_deinit(&text);
 }
+
+bool try_is_permanent(const struct try_run *t, int status)
+{
+    for (size_t i = 0; i < t->q->n_permanent_status; i++)
+        if (t->q->permanent_status[i] == status)
+            return true;
+    return false;
+}

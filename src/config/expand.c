@@ -138,3 +138,10 @@ int config_text_read(const struct config_text *t, char **out, struct fault *f)
     buf_deinit(&text);
     return 0;
 }
+
+void config_text_clear(struct config_text *t)
+{
+    mem_free_secret(t->value);
+    t->value = NULL;
+    mem_clear(&t->file);
+}

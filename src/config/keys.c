@@ -35,15 +35,11 @@ const struct key *key_find(enum key_scope scope, struct slice path)
     return NULL;
 }
 
-static bool starts_with(const char *text, struct slice start)
-{
-    return strlen(text) >= start.len && (!start.len || !memcmp(text, start.data, start.len));
-}
-
 bool key_is_group(enum key_scope scope, struct slice path)
 {
     for (size_t i = 0; i < n_keys; i++)
-        if (keys[i].scope == scope && starts_with(keys[i].path, path) && keys[i].path[path.len] == '.')
+        if (keys[i].scope == scope && slice_starts_with(slice_of(keys[i].path), path) &&
+            keys[i].path[path.len] == '.')
             return true;
     return false;
 }

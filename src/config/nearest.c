@@ -7,11 +7,6 @@
 #include <stdlib.h>
 #include <strings.h>
 
-static bool starts_with(const char *text, struct slice start)
-{
-    return strlen(text) >= start.len && (!start.len || !memcmp(text, start.data, start.len));
-}
-
 /* The number of letters to add, drop, change or swap with a neighbour (optimal string alignment). */
 static size_t edit_distance(struct slice a, struct slice b)
 {
@@ -64,7 +59,7 @@ static void consider(struct nearest *n, struct slice candidate, size_t penalty, 
 
 static void consider_groups(struct nearest *n, const struct key *k, struct slice prefix)
 {
-    if (!starts_with(k->path, prefix))
+    if (!slice_starts_with(slice_of(k->path), prefix))
         return;
     const char *start = k->path + prefix.len;
     struct slice child = {start, strcspn(start, ".")};

@@ -21,11 +21,6 @@ enum {
     ERROR_TEXT_MAX = 256, /* of a failure that an answer names */
 };
 
-static struct delivery *member_at(struct link *k)
-{
-    return container_of(k, struct delivery, in_request);
-}
-
 struct batch_work {
     struct delivery **deliveries;
     struct batch_member *members;
@@ -57,8 +52,8 @@ static void work_init(const struct queue *q, const struct request *r, const stru
 
     list_each(&r->members, k)
     {
-        w->deliveries[i] = member_at(k);
-        w->members[i++].id = delivery_slice(member_at(k));
+        w->deliveries[i] = request_member(k);
+        w->members[i++].id = delivery_slice(request_member(k));
     }
     assert(i == w->n);
     if (a->body.len && memmem(a->body.data, a->body.len, "token", strlen("token")))

@@ -62,15 +62,6 @@ static void stale(enum outbox_ask *ask)
         *ask = OUTBOX_STALE;
 }
 
-/* Takes an answer. True: it is still relevant. */
-static bool take(enum outbox_ask *ask)
-{
-    bool good = *ask == OUTBOX_ASKED;
-
-    *ask = OUTBOX_IDLE;
-    return good;
-}
-
 static void forget(struct outbox *o)
 {
     rows_forget(o);
@@ -134,7 +125,7 @@ void outbox_database(struct outbox *o, int64_t now_ms, bool is_there)
 
 void outbox_registered(struct outbox *o, int64_t now_ms, enum outbox_answer answer, const char *why)
 {
-    if (!take(&o->lease.registering))
+    if (!outbox_take_answer(&o->lease.registering))
         return;
     if (answer == OUTBOX_LOST)
         leave(o, now_ms, REFUSED_MS, why);
@@ -160,7 +151,7 @@ static void lease_taken(struct outbox *o, int64_t now_ms, int64_t number, bool r
 void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, int64_t number,
                    int64_t for_ms, bool restored)
 {
-    if (!take(&o->lease.ask))
+    if (!outbox_take_answer(&o->lease.ask))
         return;
     switch (answer) {
     case OUTBOX_DONE:
@@ -194,7 +185,7 @@ void outbox_pause(struct outbox *o, const char *why)
 
 void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
-    if (!take(&o->lease.restoring))
+    if (!outbox_take_answer(&o->lease.restoring))
         return;
     if (answer == OUTBOX_LOST)
         leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
@@ -276,7 +267,7 @@ static void poll_next(struct outbox *o, int64_t now_ms, bool found)
 
 void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
-    if (!take(&o->reading.ask))
+    if (!outbox_take_answer(&o->reading.ask))
         return;
     if (answer == OUTBOX_DONE) {
         poll_next(o, now_ms, false);
@@ -294,7 +285,7 @@ void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answe
     size_t n = r->n;
 
     r->n = 0;
-    if (!take(&r->ask))
+    if (!outbox_take_answer(&r->ask))
         return;
     if (answer == OUTBOX_ANEW) {
         anew(o, now_ms);
@@ -317,7 +308,7 @@ void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answe
 
 void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
-    if (!take(&o->writing.ask))
+    if (!outbox_take_answer(&o->writing.ask))
         return;
     if (answer == OUTBOX_LOST)
         leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
@@ -331,7 +322,7 @@ void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 
 void outbox_bury_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
-    if (!take(&o->letter))
+    if (!outbox_take_answer(&o->letter))
         return;
     if (answer == OUTBOX_LOST) {
         leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
@@ -347,7 +338,7 @@ void outbox_turned(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
 {
     bool idle = o->turning.seen == o->next_number;
 
-    if (!take(&o->turning.ask))
+    if (!outbox_take_answer(&o->turning.ask))
         return;
     if (answer == OUTBOX_LOST)
         leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");

@@ -6,6 +6,15 @@
  * rows at the broker; outbox_exchanges.c the exchanges; outbox_parked.c the rows of stopped exchanges. Calls
  * go from outbox.c to the others, and from outbox_rows.c to outbox_exchanges.c and outbox_keys.c. */
 
+/* Takes an answer. True: the question still matters. */
+static inline bool outbox_take_answer(enum outbox_ask *ask)
+{
+    bool matters = *ask == OUTBOX_ASKED;
+
+    *ask = OUTBOX_IDLE;
+    return matters;
+}
+
 /* --- outbox_exchanges.c --- */
 
 /* NULL: the exchange is unknown. */

@@ -9,14 +9,6 @@ enum {
     MOST_ROWS = 1024, /* in memory, of all exchanges */
 };
 
-static bool take(enum outbox_ask *ask)
-{
-    bool good = *ask == OUTBOX_ASKED;
-
-    *ask = OUTBOX_IDLE;
-    return good;
-}
-
 /* --- facts --- */
 
 void outbox_parked_exchange(struct outbox *o, int64_t now_ms, struct slice exchange)
@@ -27,7 +19,7 @@ void outbox_parked_exchange(struct outbox *o, int64_t now_ms, struct slice excha
 
 void outbox_parked_listed(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
-    if (!take(&o->parked.list))
+    if (!outbox_take_answer(&o->parked.list))
         return;
     o->parked.known = answer == OUTBOX_DONE;
     o->parked.at_ms = now_ms + (answer == OUTBOX_DONE ? 0 : AGAIN_MS);
@@ -57,7 +49,7 @@ void outbox_parked_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answe
 
     o->parked.n = 0;
     o->parked.reading = NULL;
-    if (!take(&o->parked.read))
+    if (!outbox_take_answer(&o->parked.read))
         return;
     if (answer != OUTBOX_DONE)
         o->parked.at_ms = now_ms + AGAIN_MS;
@@ -74,7 +66,7 @@ void outbox_parked_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answe
 
 void outbox_unparked(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
-    if (!take(&o->parked.delete))
+    if (!outbox_take_answer(&o->parked.delete))
         return;
     if (answer == OUTBOX_DONE) {
         rows_unparked(o);

@@ -486,31 +486,27 @@ bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *re
 
 /* --- deadlines --- */
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 int64_t queue_deadline(const struct queue *q, int64_t now_ms)
 {
     const struct queue_held *h = &q->held;
-    int64_t until = earlier(timers_next_ms(&q->held.timers), limiter_deadline(&q->share->limiter, now_ms));
+    int64_t until =
+        time_earlier(timers_next_ms(&q->held.timers), limiter_deadline(&q->share->limiter, now_ms));
 
-    until = earlier(until, q->tick_ms);
+    until = time_earlier(until, q->tick_ms);
     if (h->wanted[OP_ACK].len && q->generation) {
         int64_t ready = action_at(h->wanted[OP_ACK].head.next)->ready_ms;
         int64_t ripe = ready + ack_patience_ms(q), gathered = ready + ack_gather_ms(q);
 
-        until = earlier(until, ripe > now_ms ? ripe : now_ms + 1);
+        until = time_earlier(until, ripe > now_ms ? ripe : now_ms + 1);
         if (gathered > now_ms)
-            until = earlier(until, gathered);
+            until = time_earlier(until, gathered);
     }
-    until = earlier(until, claims_deadline(q, now_ms));
+    until = time_earlier(until, claims_deadline(q, now_ms));
     if (order_is_stopping(q))
-        until = earlier(until, now_ms + STOP_LOOK_MS);
+        until = time_earlier(until, now_ms + STOP_LOOK_MS);
     if (q->consumer.state == CONSUMER_NONE && q->generation && q->consumer.not_before_ms > now_ms)
-        until = earlier(until, q->consumer.not_before_ms);
+        until = time_earlier(until, q->consumer.not_before_ms);
     if (q->drain && q->drain != DRAIN_DONE)
-        until = earlier(until, q->drain_until_ms > now_ms ? q->drain_until_ms : INT64_MAX);
+        until = time_earlier(until, q->drain_until_ms > now_ms ? q->drain_until_ms : INT64_MAX);
     return until;
 }

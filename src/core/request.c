@@ -8,11 +8,6 @@
 
 enum { WINDOW_LEAST_MS = 20 }; /* the timer of a window that is over already */
 
-static struct delivery *member_of(struct link *k)
-{
-    return container_of(k, struct delivery, in_request);
-}
-
 struct request *request_find(const struct queue *q, uint64_t ref)
 {
     for (struct hash_link *k = hash_first(&q->held.requests, hash_number(ref)); k; k = hash_next(k)) {
@@ -89,7 +84,7 @@ void request_send(struct queue *q, int64_t now_ms, struct request *r)
     bool alone = true;
 
     assert(r->members.len > 0 && !r->in_flight);
-    list_each(&r->members, k) alone = alone && member_of(k)->claim.alone;
+    list_each(&r->members, k) alone = alone && request_member(k)->claim.alone;
     application_sent(q->application, alone, &r->application);
     q->share->n_in_flight++;
     assert(r->window_ends_ms != INT64_MAX);
@@ -137,10 +132,10 @@ static void request_resume(struct queue *q, struct request *r)
     assert(r->in_flight);
     list_each(&r->members, k)
     {
-        if (member_of(k)->op != OP_FORWARD)
+        if (request_member(k)->op != OP_FORWARD)
             return;
-        if (member_of(k)->claim.window_ends_ms < window_ends_ms)
-            window_ends_ms = member_of(k)->claim.window_ends_ms;
+        if (request_member(k)->claim.window_ends_ms < window_ends_ms)
+            window_ends_ms = request_member(k)->claim.window_ends_ms;
     }
     list_remove(request_list(q, r), &r->in_list);
     r->overdue = false;

@@ -18,6 +18,7 @@
 #include "onceward/base/hash.h"
 #include "onceward/base/mem.h"
 #include "onceward/config/config.h"
+#include "onceward/core/timers.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -429,11 +430,6 @@ static void transfers_take(struct forward *w)
     }
 }
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static void look(struct forward *w)
 {
     int64_t now_ms = clock_ms();
@@ -449,8 +445,8 @@ static void look(struct forward *w)
             a->connect_at_ms = INT64_MAX;
         if (a->waiting.len)
             serve(a);
-        w->applications_due_ms =
-            earlier(w->applications_due_ms, earlier(a->connect_at_ms, application_close_old(a, now_ms)));
+        w->applications_due_ms = time_earlier(
+            w->applications_due_ms, time_earlier(a->connect_at_ms, application_close_old(a, now_ms)));
     }
 }
 
@@ -504,5 +500,5 @@ int64_t forward_due_ms(const struct forward *w)
 {
     if (w->undrained || w->ended.len || w->probed.len)
         return 0;
-    return earlier(earlier(w->next_deadline_ms, w->applications_due_ms), w->multi.due_ms);
+    return time_earlier(time_earlier(w->next_deadline_ms, w->applications_due_ms), w->multi.due_ms);
 }

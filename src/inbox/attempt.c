@@ -27,23 +27,10 @@ struct attempt {
     struct fault fault;
 };
 
-static char *text_copy(const char *text)
-{
-    return text ? mem_copy(text, strlen(text)) : NULL;
-}
-
 static void config_text_copy(struct config_text *to, const struct config_text *from)
 {
-    to->value = text_copy(from->value);
-    to->file = text_copy(from->file);
-}
-
-static void config_text_clear(struct config_text *t)
-{
-    if (t->value)
-        explicit_bzero(t->value, strlen(t->value));
-    mem_clear(&t->value);
-    mem_clear(&t->file);
+    to->value = mem_copy_text(from->value);
+    to->file = mem_copy_text(from->file);
 }
 
 static void attempt_free(void *p)

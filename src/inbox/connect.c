@@ -330,13 +330,6 @@ static PGconn *conn_open(const struct login *l, const char *settings, struct buf
     return conn;
 }
 
-static void secret_free(char *text)
-{
-    if (text)
-        explicit_bzero(text, strlen(text));
-    free(text);
-}
-
 static int open_as(const struct login *l, struct connection *ret, struct fault *f)
 {
     struct buf settings = {0}, said = {0};
@@ -407,8 +400,8 @@ int connection_open(const struct config_database *c, enum connection_use use, st
         if (result == 0 && use == CONNECTION_READS)
             prefer_writable(&login, ret);
     }
-    secret_free(url);
-    secret_free(password);
+    mem_free_secret(url);
+    mem_free_secret(password);
     return result;
 }
 

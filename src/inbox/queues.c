@@ -14,11 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *text_copy(const char *text)
-{
-    return text ? mem_copy(text, strlen(text)) : NULL;
-}
-
 /* qsort's callbacks take no context argument. */
 struct named {
     const char *consumer;
@@ -57,11 +52,11 @@ void queues_init(struct queues *q, const struct inbox_queue *list, size_t n)
                          .n = n};
     for (size_t i = 0; i < n; i++) {
         q->list[i] = list[i];
-        q->list[i].consumer = text_copy(list[i].consumer);
-        q->list[i].broker = text_copy(list[i].broker);
-        q->list[i].vhost = text_copy(list[i].vhost);
-        q->list[i].queue = text_copy(list[i].queue);
-        q->list[i].takes_over = text_copy(list[i].takes_over);
+        q->list[i].consumer = mem_copy_text(list[i].consumer);
+        q->list[i].broker = mem_copy_text(list[i].broker);
+        q->list[i].vhost = mem_copy_text(list[i].vhost);
+        q->list[i].queue = mem_copy_text(list[i].queue);
+        q->list[i].takes_over = mem_copy_text(list[i].takes_over);
     }
     ranks_make(q);
 }
@@ -145,7 +140,7 @@ enum { R_ANSWER = 1, R_QUEUE, R_VHOST, R_BROKER, R_FORMER };
 static void consumer_replace(struct queues *q, size_t at, const char *consumer)
 {
     free((char *)q->list[at].consumer);
-    q->list[at].consumer = text_copy(consumer);
+    q->list[at].consumer = mem_copy_text(consumer);
     ranks_make(q);
 }
 
@@ -155,11 +150,11 @@ static void range_set(struct queues *q, size_t at, const PGresult *result, int r
     const char *recorded = result_text(result, row, R_QUEUE);
 
     if (strcmp(recorded, q->list[at].queue) != 0)
-        q->ranges[at] = text_copy(recorded);
+        q->ranges[at] = mem_copy_text(recorded);
     if (PQgetisnull(result, row, R_FORMER))
         return;
     free(q->formers[at]);
-    q->formers[at] = text_copy(PQgetvalue(result, row, R_FORMER));
+    q->formers[at] = mem_copy_text(PQgetvalue(result, row, R_FORMER));
 }
 
 static void refusal_set(struct queues *q, size_t at, const PGresult *result, int row)
@@ -199,7 +194,7 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
         registration_refuse(&r, &f);
     }
     free(q->refusals[at]); /* the schema never returns two rows for one queue */
-    q->refusals[at] = text_copy(f.text);
+    q->refusals[at] = mem_copy_text(f.text);
 }
 
 /* The index of the row's queue; -1: none. */
@@ -260,7 +255,7 @@ void queues_set_broker(struct queues *q, size_t queue, const char *broker)
     if (k->broker && !strcmp(k->broker, broker))
         return;
     free((char *)k->broker);
-    k->broker = text_copy(broker);
+    k->broker = mem_copy_text(broker);
     q->registrations[queue] = INBOX_BUSY;
     q->has_changed = true;
 }

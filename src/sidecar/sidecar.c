@@ -135,40 +135,35 @@ static int signals_open(struct sidecar *s, struct fault *f)
 
 /* --- the turn --- */
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int64_t due_ms(const struct sidecar *s)
 {
-    int64_t due = earlier(actions_due_ms(s), forward_due_ms(s->forward));
+    int64_t due = time_earlier(actions_due_ms(s), forward_due_ms(s->forward));
 
-    due = earlier(due, s->now_ms + TICK_MS);
-    due = earlier(due, s->state_at_ms);
-    due = earlier(due, housekeeping_due_ms(s));
-    due = earlier(due, letters_due_ms(s));
-    due = earlier(due, renewals_due_ms(s));
-    due = earlier(due, store_due_ms(s));
-    due = earlier(due, days_due_ms(s));
-    due = earlier(due, replicas_due_ms(s));
-    due = earlier(due, outbox_next_ms(s));
+    due = time_earlier(due, s->now_ms + TICK_MS);
+    due = time_earlier(due, s->state_at_ms);
+    due = time_earlier(due, housekeeping_due_ms(s));
+    due = time_earlier(due, letters_due_ms(s));
+    due = time_earlier(due, renewals_due_ms(s));
+    due = time_earlier(due, store_due_ms(s));
+    due = time_earlier(due, days_due_ms(s));
+    due = time_earlier(due, replicas_due_ms(s));
+    due = time_earlier(due, outbox_next_ms(s));
     if (s->ending != ENDING_NO && !s->is_idle)
-        due = earlier(due, s->now_ms + DRAIN_TICK_MS);
+        due = time_earlier(due, s->now_ms + DRAIN_TICK_MS);
     if (s->database.inbox && inbox_is_lost(s->database.inbox))
         return s->now_ms;
     if (!s->database.inbox && !s->database.dial.job && !s->database.closed)
-        due = earlier(due, s->database.dial.at_ms);
+        due = time_earlier(due, s->database.dial.at_ms);
     for (size_t i = 0; i < s->n_links; i++) {
         const struct broker_link *k = &s->links[i];
 
         if (k->readable && k->broker && !k->closed)
             return s->now_ms;
         if (!k->broker && !k->dial.job && !k->closing)
-            due = earlier(due, k->dial.at_ms);
+            due = time_earlier(due, k->dial.at_ms);
     }
     for (size_t i = 0; i < s->n_lanes; i++)
-        due = earlier(due, s->lanes[i].stats_at_ms);
+        due = time_earlier(due, s->lanes[i].stats_at_ms);
     return due;
 }
 

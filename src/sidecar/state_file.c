@@ -35,14 +35,6 @@ static char *path_with(const char *path, const char *ending)
     return b.data;
 }
 
-/* The folder of a path; NULL: the path names none, or the root. The caller owns it. */
-static char *folder_of(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-
-    return slash && slash != path ? mem_copy(path, (size_t)(slash - path)) : NULL;
-}
-
 /* --- the name --- */
 
 static char *new_instance(void)
@@ -217,7 +209,7 @@ int state_file_try(const char *path, int64_t *ret_pid, struct fault *f)
     if (!answer)
         answer = try_folder(path, f);
     if (made) {
-        char *folder = folder_of(path);
+        char *folder = folder_of_path(path);
 
         rmdir(folder);
         free(folder);

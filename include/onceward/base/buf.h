@@ -51,4 +51,8 @@ void buf_add_hex(struct buf *b, const void *data, size_t len);
 /* Big-endian integers, for wire formats. */
 void buf_add_u16(struct buf *b, uint16_t v);
 void buf_add_u32(struct buf *b, uint32_t v);
+
+/* Overwrites the four bytes at `at` with the number of bytes behind them, big-endian: a length that was not known when
+ * they were added. */
+void buf_set_length(struct buf *b, size_t at);
 void buf_add_u64(struct buf *b, uint64_t v);

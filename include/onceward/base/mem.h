@@ -14,6 +14,12 @@ void *mem_realloc(void *p, size_t size) __attribute__((returns_nonnull));
 /* Copies len bytes and adds a NUL. The caller owns the result. */
 char *mem_copy(const char *data, size_t len) __attribute__((malloc, returns_nonnull));
 
+/* Copies a text; NULL: NULL. The caller owns the result. */
+char *mem_copy_text(const char *text);
+
+/* Overwrites a text with zeros and frees it; NULL: no-op. */
+void mem_free_secret(char *text);
+
 /* Frees *p and sets it to NULL. */
 #define mem_clear(p)                                                                                         \
     do {                                                                                                     \

@@ -12,6 +12,9 @@ struct fault;
  * enter. The caller owns the result. */
 char *runtime_path(void);
 
+/* The folder of a path; NULL: the path names none, or the root. The caller owns it. */
+char *folder_of_path(const char *path);
+
 /* False: the path lies in the folder under /tmp, and another user owns that folder or may enter it; f has the
  * reason. Its files are then neither read nor written. */
 bool runtime_folder_is_safe(const char *path, struct fault *f);

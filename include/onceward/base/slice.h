@@ -23,6 +23,11 @@ static inline bool slice_equal(struct slice a, struct slice b)
     return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0);
 }
 
+static inline bool slice_starts_with(struct slice s, struct slice start)
+{
+    return s.len >= start.len && (!start.len || !memcmp(s.data, start.data, start.len));
+}
+
 /* Compares in byte order, like PostgreSQL's COLLATE "C": <0, 0, >0. */
 int slice_compare(struct slice a, struct slice b);
 

@@ -26,6 +26,9 @@ struct config_text {
  * when not set). -1: the file cannot be read, f says why. */
 int config_text_read(const struct config_text *t, char **out, struct fault *f);
 
+/* Frees an owned copy; its value is overwritten first. */
+void config_text_clear(struct config_text *t);
+
 struct config_tls {
     char *ca_file, *cert_file, *key_file; /* NULL: the system's store, none, none */
     bool verify;

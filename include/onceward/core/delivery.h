@@ -196,6 +196,12 @@ static inline bool delivery_is_in_flight(const struct delivery *d)
     return d->in_request.next && d->request->in_flight;
 }
 
+/* The member at this link of request->members. */
+static inline struct delivery *request_member(struct link *k)
+{
+    return container_of(k, struct delivery, in_request);
+}
+
 /* The first member of a request; NULL: none is left. */
 static inline struct delivery *request_first(const struct request *r)
 {

@@ -12,6 +12,12 @@ struct timer {
     enum timer_owner owner;
 };
 
+/* The earlier of two times. */
+static inline int64_t time_earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Timers in the order of their times: a binary heap. A value; zeroed it is empty. Times are milliseconds of the
  * queue's clock. */
 struct timers {
