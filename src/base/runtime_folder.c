@@ -7,6 +7,7 @@
 #include "onceward/base/mem.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -50,19 +51,52 @@ static char *private_folder(void)
     return b.data;
 }
 
-char *runtime_path(void)
+/* The places in the order of preference; NULL: this one cannot be used. */
+enum place { PLACE_ENVIRONMENT, PLACE_RUN, PLACE_PRIVATE, PLACE_SESSION, N_PLACES };
+
+static char *place_path(enum place place)
 {
     const char *xdg = getenv("XDG_RUNTIME_DIR");
     char *folder, *path;
+    char session[64];
 
-    if (is_own_folder(xdg))
-        return join(xdg, "onceward/state");
-    if (has_run_folder())
-        return join(RUN_FOLDER, "state");
-    folder = private_folder();
-    path = join(folder, "state");
-    free(folder);
-    return path;
+    switch (place) {
+    case PLACE_ENVIRONMENT:
+        return is_own_folder(xdg) ? join(xdg, "onceward/state") : NULL;
+    case PLACE_RUN:
+        return has_run_folder() ? join(RUN_FOLDER, "state") : NULL;
+    case PLACE_SESSION: /* the usual XDG_RUNTIME_DIR, which this environment may lack */
+        snprintf(session, sizeof(session), "/run/user/%ld", (long)geteuid());
+        return is_own_folder(session) ? join(session, "onceward/state") : NULL;
+    default:
+        folder = private_folder();
+        path = join(folder, "state");
+        free(folder);
+        return path;
+    }
+}
+
+char *runtime_path(void)
+{
+    char *path = place_path(PLACE_ENVIRONMENT);
+
+    if (!path)
+        path = place_path(PLACE_RUN);
+    return path ? path : place_path(PLACE_PRIVATE);
+}
+
+char *runtime_path_in_use(void)
+{
+    struct stat st;
+
+    for (int i = 0; i < N_PLACES; i++) {
+        char *path = place_path((enum place)i);
+
+        if (path && lstat(path, &st) == 0)
+            return path;
+        free(path);
+    }
+    return runtime_path();
 }
 
 char *folder_of_path(const char *path)

@@ -72,7 +72,7 @@ int running_path(const struct running_options *o, char **ret, struct fault *f)
     if (!path && config)
         answer = config_state_file(config, ret, f);
     if (!*ret)
-        *ret = path ? mem_copy(path, strlen(path)) : runtime_path();
+        *ret = path ? mem_copy(path, strlen(path)) : runtime_path_in_use();
     return answer;
 }
 

@@ -269,6 +269,10 @@ def test_without_the_key_each_command_of_a_user_finds_the_same_writable_place(us
         wait_until(lambda: user.run("health", "--started", **environment)[0] == 0, "it is found", 40, 0.2)
         assert json.load(open(path))["pid"] == sidecar.pid
         if where == "private":
+            other = os.path.join(os.path.dirname(user.config), "session")
+            os.mkdir(other, 0o700)
+            os.chown(other, user.number, user.number)
+            assert user.run("health", "--started", XDG_RUNTIME_DIR=other)[0] == 0, "a shell may have what a service lacks"
             assert stat.S_IMODE(os.stat(user.private).st_mode) == 0o700
         status, text = user.run("drain", "--exit", **environment)
         assert status == 0 and f"process {sidecar.pid}, queue orders" in text, text

@@ -2,8 +2,8 @@
 
 #include <stdbool.h>
 
-/* The default folder of a process's state file. It depends only on the user and the environment, so that
- * every command of one user finds the same folder. */
+/* The default folder of a process's state file. It depends only on the user and the environment. A shell and a service
+ * of one user may differ in XDG_RUNTIME_DIR, so a command that looks for a running sidecar looks into each folder. */
 
 struct fault;
 
@@ -14,6 +14,9 @@ char *runtime_path(void);
 
 /* The folder of a path; NULL: the path names none, or the root. The caller owns it. */
 char *folder_of_path(const char *path);
+
+/* The same, but the first of these places, or /run/user/UID/onceward/state, where there is a file. */
+char *runtime_path_in_use(void);
 
 /* False: the path lies in the folder under /tmp, and another user owns that folder or may enter it; f has the
  * reason. Its files are then neither read nor written. */
