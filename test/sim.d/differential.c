@@ -1,6 +1,6 @@
 /* The simulated inbox beside the real one: see differential.h. Each episode begins with an empty inbox. Three
  * sidecars and three application transactions make random claims, lookups, completions, failures, releases,
- * letters (with a row and without), extensions, sweeps, moves to the history and redrives of a few messages,
+ * letters (with a row and without), extensions, also of several tokens at once, sweeps, moves to the history and redrives of a few messages,
  * while time advances in whole seconds. All durations end in half a second, so that the few milliseconds of a
  * call make no difference. */
 #include "differential.h"
@@ -35,7 +35,7 @@ struct asked {
     int64_t numbers[N_SIDECARS];
     bool own[N_SIDECARS];
     unsigned gone[N_SIDECARS];
-    int in_tx[N_TRANSACTIONS]; /* the message that each transaction has locked; -1: none */
+    unsigned in_tx[N_TRANSACTIONS]; /* messages that the transaction has locked, a bit each */
     uint64_t n_calls;
     char call[300], answer[600];
 };
@@ -115,13 +115,14 @@ static int compare(const struct asked *a, int message, bool reads, const struct 
                 field(a->answer, "takeovers=") == r->takeovers &&
                 field(a->answer, "crashes=") == r->crashes &&
                 field(a->answer, "unproven_step=") == r->unproven_step &&
+                field(a->answer, "batch_cap=") == r->batch_cap &&
                 field(a->answer, "taken_over=") == r->taken_over;
     if (alike && (r->answer == ROW_HELD || r->answer == ROW_NOT_DUE || r->answer == ROW_EXTENDED))
         alike = is_close(field(a->answer, "wait_ms="), r->wait_us / 1000);
     snprintf(ours, sizeof(ours),
-             "%s attempt=%d takeovers=%d crashes=%d unproven_step=%d wait_ms=%lld taken_over=%d", name,
-             r->attempt, r->takeovers, r->crashes, r->unproven_step, (long long)(r->wait_us / 1000),
-             r->taken_over);
+             "%s attempt=%d takeovers=%d crashes=%d unproven_step=%d batch_cap=%d wait_ms=%lld taken_over=%d",
+             name, r->attempt, r->takeovers, r->crashes, r->unproven_step, r->batch_cap,
+             (long long)(r->wait_us / 1000), r->taken_over);
     return alike ? 0 : differs(a, message, ours);
 }
 
@@ -177,6 +178,7 @@ static int do_claim(struct asked *a, int m, int s, bool look)
         if (!ask(a, "look %d 0:m%d:%llu:%d", s, m, (unsigned long long)token, item.body))
             return 2;
         inbox_sim_look(&a->rows[m], now_us(a), &who, &item, &r);
+        r.batch_cap = 0; /* only claims answer it */
     } else {
         if (!ask(a, "claim %d 0:m%d:%llu:%d:%lld:%d", s, m, (unsigned long long)token, item.body,
                  (long long)item.deaths, item.alone))
@@ -207,6 +209,7 @@ static int do_end(struct asked *a, int m, int s, int what)
     struct inbox_ask item = {.delay_us = some_delay(a) * 1000,
                              .crashes = random_chance(&a->random, 7000) ? -1 : 3,
                              .unproven_step = random_chance(&a->random, 7000) ? -1 : 2,
+                             .batch_cap = random_chance(&a->random, 6000) ? 0 : 50,
                              .only_expired = random_chance(&a->random, 3000),
                              .give_back = random_chance(&a->random, 3000),
                              .exhausted = random_chance(&a->random, 5000),
@@ -221,12 +224,12 @@ static int do_end(struct asked *a, int m, int s, int what)
     if (what == 0)
         said = ask(a, "settle %d 0:m%d:%llu", s, m, (unsigned long long)token);
     else if (what == 1)
-        said = ask(a, "fail %d 0:m%d:%llu:%lld:%d:%d:%d:%d", s, m, (unsigned long long)token,
-                   (long long)(item.delay_us / 1000), item.crashes, item.unproven_step, item.only_expired,
-                   item.give_back);
+        said = ask(a, "fail %d 0:m%d:%llu:%lld:%d:%d:%d:%d:%d", s, m, (unsigned long long)token,
+                   (long long)(item.delay_us / 1000), item.crashes, item.unproven_step, item.batch_cap,
+                   item.only_expired, item.give_back);
     else if (what == 2)
-        said = ask(a, "release %d 0:m%d:%llu:%lld:%d:%d", s, m, (unsigned long long)token,
-                   (long long)(item.delay_us / 1000), item.crashes, item.unproven_step);
+        said = ask(a, "release %d 0:m%d:%llu:%lld:%d:%d:%d", s, m, (unsigned long long)token,
+                   (long long)(item.delay_us / 1000), item.crashes, item.unproven_step, item.batch_cap);
     else
         said = ask(a, "bury %d 0:m%d:%llu:%d:%s:%d:1:1:%d", s, m, (unsigned long long)token, item.body,
                    item.near_limit ? "delivery_limit" : "attempts", item.exhausted, item.holds);
@@ -297,6 +300,73 @@ static int said_is(struct asked *a, int m, const char *ours)
 
 static const char *const said_names[] = {"ok", "OW001", "OW003", "55P03"};
 
+/* The tokens of a request: two messages or more, in any order. */
+static size_t some_request(struct asked *a, struct inbox_row_sim *rows[N_MESSAGES],
+                           uint8_t tokens[N_MESSAGES][16], int messages[N_MESSAGES], char *text, size_t size)
+{
+    int first = (int)random_below(&a->random, N_MESSAGES),
+        step = 1 + (int)random_below(&a->random, N_MESSAGES - 1);
+    size_t n = 2 + random_below(&a->random, N_MESSAGES - 1), len = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        int m = messages[i] = (first + (int)i * step) % N_MESSAGES;
+        uint64_t token = some_token(a, m);
+
+        rows[i] = &a->rows[m];
+        token_bytes(token, tokens[i]);
+        len += (size_t)snprintf(text + len, size - len, " 0:m%d:%llu", m, (unsigned long long)token);
+    }
+    return n;
+}
+
+static int do_request(struct asked *a, int t)
+{
+    struct inbox_row_sim *rows[N_MESSAGES];
+    uint8_t tokens[N_MESSAGES][16];
+    int messages[N_MESSAGES];
+    char text[200], ours[40];
+    size_t n = some_request(a, rows, tokens, messages, text, sizeof(text));
+    uint64_t what = random_below(&a->random, 3), valid = (UINT64_C(1) << n) - 1;
+    enum inbox_said said;
+
+    if (what == 0) {
+        if (!ask(a, "extend_all 8500%s", text))
+            return 2;
+        said = inbox_sim_extend_all(rows, tokens, n, now_us(a), 8500000);
+        return said_is(a, messages[0], said_names[said]);
+    }
+    if (!ask(a, "complete_%s %d%s", what == 1 ? "all" : "valid", t, text))
+        return 2;
+    said = what == 1 ? inbox_sim_complete_all(rows, tokens, n, (uint64_t)t + 1)
+                     : inbox_sim_complete_valid(rows, tokens, n, (uint64_t)t + 1, &valid);
+    for (size_t i = 0; i < n && said == INBOX_OK; i++)
+        a->in_tx[t] |= (unsigned)(valid >> i & 1) << messages[i];
+    snprintf(ours, sizeof(ours), "%s", said_names[said]);
+    for (size_t i = 0; i < n && said == INBOX_OK && what == 2; i++)
+        snprintf(ours + 2 + i, sizeof(ours) - 2 - i, "%d", (int)(valid >> i & 1));
+    return said_is(a, messages[0], ours);
+}
+
+static int end_transaction(struct asked *a, int t)
+{
+    bool commits = random_chance(&a->random, 6000);
+    int some = 0;
+
+    if (!ask(a, "%s %d", commits ? "commit" : "rollback", t))
+        return 2;
+    for (int m = 0; m < N_MESSAGES; m++) {
+        if (!(a->in_tx[t] >> m & 1))
+            continue;
+        some = m;
+        if (commits)
+            inbox_sim_commit(&a->rows[m], now_us(a), (uint64_t)t + 1);
+        else
+            inbox_sim_rollback(&a->rows[m], (uint64_t)t + 1);
+    }
+    a->in_tx[t] = 0;
+    return said_is(a, some, "ok");
+}
+
 static int do_application(struct asked *a, int m)
 {
     int t = (int)random_below(&a->random, N_TRANSACTIONS);
@@ -304,19 +374,10 @@ static int do_application(struct asked *a, int m)
     uint8_t bytes[16];
 
     token_bytes(token, bytes);
-    if (a->in_tx[t] >= 0) {
-        bool commits = random_chance(&a->random, 6000);
-        int of = a->in_tx[t];
-
-        if (!ask(a, "%s %d", commits ? "commit" : "rollback", t))
-            return 2;
-        if (commits)
-            inbox_sim_commit(&a->rows[of], now_us(a), (uint64_t)t + 1);
-        else
-            inbox_sim_rollback(&a->rows[of], (uint64_t)t + 1);
-        a->in_tx[t] = -1;
-        return said_is(a, of, "ok");
-    }
+    if (a->in_tx[t])
+        return end_transaction(a, t);
+    if (random_chance(&a->random, 4000))
+        return do_request(a, t);
     if (random_chance(&a->random, 3000)) {
         if (!ask(a, "extend 0:m%d:%llu 8500", m, (unsigned long long)token))
             return 2;
@@ -327,7 +388,7 @@ static int do_application(struct asked *a, int m)
     enum inbox_said said = inbox_sim_complete(&a->rows[m], bytes, (uint64_t)t + 1);
 
     if (said == INBOX_OK)
-        a->in_tx[t] = m;
+        a->in_tx[t] = 1u << m;
     return said_is(a, m, said_names[said]);
 }
 
@@ -344,7 +405,7 @@ static int do_time(struct asked *a)
 static bool is_locked(const struct asked *a)
 {
     for (int t = 0; t < N_TRANSACTIONS; t++)
-        if (a->in_tx[t] >= 0)
+        if (a->in_tx[t])
             return true;
     return false;
 }
@@ -394,9 +455,9 @@ static int begin(struct asked *a)
     for (int m = 0; m < N_MESSAGES; m++)
         a->rows[m].unproven_us = -1;
     for (int t = 0; t < N_TRANSACTIONS; t++) {
-        if (a->in_tx[t] >= 0 && !ask(a, "rollback %d", t))
+        if (a->in_tx[t] && !ask(a, "rollback %d", t))
             return 2;
-        a->in_tx[t] = -1;
+        a->in_tx[t] = 0;
     }
     if (!ask(a, "reset"))
         return 2;
@@ -428,8 +489,7 @@ static int one_queue(const char *driver, const char *connection, uint64_t seed, 
                      double seconds)
 {
     int in[2], out[2], bad;
-    struct asked a = {
-        .random = random_mix(seed), .transaction = transaction, .began_us = real_us(), .in_tx = {-1, -1, -1}};
+    struct asked a = {.random = random_mix(seed), .transaction = transaction, .began_us = real_us()};
     pid_t child;
 
     if (pipe(in) || pipe(out) || (child = fork()) < 0)

@@ -464,6 +464,64 @@ enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[
     return INBOX_OK;
 }
 
+static bool is_open(const struct inbox_row_sim *r, const uint8_t token[16])
+{
+    return has_row(r) && has_token(r, token) && r->status == INBOX_PROCESSING;
+}
+
+enum inbox_said inbox_sim_complete_valid(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
+                                         size_t n, uint64_t tx, uint64_t *ret_valid)
+{
+    *ret_valid = 0;
+    for (size_t i = 0; i < n; i++)
+        if (is_open(rows[i], tokens[i]) && rows[i]->locked_by && rows[i]->locked_by != tx)
+            return INBOX_WAITS;
+    for (size_t i = 0; i < n; i++) {
+        if (!is_open(rows[i], tokens[i]) || rows[i]->locked_by)
+            continue;
+        rows[i]->locked_by = tx;
+        *ret_valid |= UINT64_C(1) << i;
+    }
+    return INBOX_OK;
+}
+
+/* Why not all tokens could be used. */
+static enum inbox_said refusal(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16], size_t n,
+                               uint64_t tx)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!has_row(rows[i]) || !has_token(rows[i], tokens[i]) ||
+            (rows[i]->status != INBOX_COMPLETED && !(tx && rows[i]->locked_by == tx)))
+            return INBOX_OW001;
+    return INBOX_OW003;
+}
+
+enum inbox_said inbox_sim_complete_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
+                                       size_t n, uint64_t tx)
+{
+    uint64_t valid;
+
+    if (inbox_sim_complete_valid(rows, tokens, n, tx, &valid) == INBOX_WAITS)
+        return INBOX_WAITS;
+    if (valid == (UINT64_C(1) << n) - 1)
+        return INBOX_OK;
+    for (size_t i = 0; i < n; i++)
+        if (valid >> i & 1)
+            rows[i]->locked_by = 0;
+    return refusal(rows, tokens, n, tx);
+}
+
+enum inbox_said inbox_sim_extend_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16], size_t n,
+                                     int64_t now_us, int64_t for_us)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!is_open(rows[i], tokens[i]))
+            return refusal(rows, tokens, n, 0);
+    for (size_t i = 0; i < n; i++)
+        inbox_sim_extend(rows[i], now_us, tokens[i], for_us);
+    return INBOX_OK;
+}
+
 void inbox_sim_commit(struct inbox_row_sim *r, int64_t now_us, uint64_t tx)
 {
     if (r->locked_by != tx)

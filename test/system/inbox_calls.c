@@ -12,12 +12,18 @@
  *     claim I ITEM …                       ITEM: QUEUE:ID:TOKEN:BODY:DEATHS:ALONE
  *     look I ITEM …                        QUEUE:ID:TOKEN:BODY
  *     settle I ITEM …                      QUEUE:ID:TOKEN
- *     fail I ITEM … QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:ONLY_EXPIRED:GIVE_BACK release I ITEM …
- * QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP bury I ITEM …
- * QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS:HOLDS letter I QUEUE:TOKEN:BODY:LOOKED_FOR … without a row,
- * TOKEN 0: none complete T QUEUE:ID:TOKEN            in the
- * application's transaction T (0 to 7), begun where it is not commit T, rollback T extend QUEUE:ID:TOKEN MS
- * in a transaction of its own sweep I QUEUE LATE_MS redrive QUEUE:ID                     of its newest letter
+ *     fail I ITEM …                        QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:CAP:ONLY_EXPIRED:GIVE_BACK
+ *     release I ITEM …                     QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:CAP
+ *     bury I ITEM …                        QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS:HOLDS
+ *     letter I ITEM …                      QUEUE:TOKEN:BODY:LOOKED_FOR; without a row, TOKEN 0: none
+ *     complete T ITEM                      QUEUE:ID:TOKEN, in the application's transaction T (0 to 7), begun where
+ *                                          it is not
+ *     complete_all T ITEM …, complete_valid T ITEM …
+ *                                          the same for the tokens of a request
+ *     commit T, rollback T
+ *     extend ITEM MS, extend_all MS ITEM … QUEUE:ID:TOKEN, in a transaction of its own
+ *     sweep I QUEUE LATE_MS
+ *     redrive QUEUE:ID                     of its newest letter
  *     retry QUEUE:ID                       an operator's: ok
  *     age MS                               moves all times into the past: so much time has gone
  *     row QUEUE:ID                         for people
@@ -26,13 +32,14 @@
  *
  * TOKEN and BODY are numbers below 2^63, which stand for 16 bytes each. An ID has no blank and no colon.
  * TRANSACTION, OWN, ALONE, ONLY_EXPIRED, GIVE_BACK, EXHAUSTED and LOOKED_FOR are 0 or 1; CRASHES and
- * UNPROVEN_STEP may be -1.
+ * UNPROVEN_STEP may be -1; CAP is the largest size of the next request, 0: unchanged.
  *
  * The answer to a batch has for each item, in their order, separated by "; ":
- *     ANSWER attempt=N takeovers=N crashes=N unproven_ms=N unproven_step=N wait_ms=N age_ms=N taken_over=B
- * namesake=B letter=ID complete and extend answer "ok" or the SQLSTATE (55P03: it would wait; its transaction
- * is rolled back then), sweep how many rows, redrive what the function says, the others "ok". What is wrong
- * with a line is answered "error: …". */
+ *     ANSWER attempt=N takeovers=N crashes=N unproven_ms=N unproven_step=N batch_cap=N wait_ms=N age_ms=N
+ *     taken_over=B namesake=B letter=ID
+ * The calls of an application answer "ok" or the SQLSTATE (55P03: it would wait; its transaction is rolled back
+ * then); complete_valid answers "ok" and for each token 1 (completed) or 0. sweep answers how many rows, redrive
+ * what the function says, the others "ok". What is wrong with a line is answered "error: …". */
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
@@ -52,7 +59,8 @@ enum {
     MAX_TRANSACTIONS = 8,
     MAX_ITEMS = 64,
     MAX_FIELDS = 9,
-    PATIENCE_MS = 30000
+    PATIENCE_MS = 30000,
+    MANY_SIZE = 4096 /* of the tokens of a request, as text */
 };
 
 static const char *url;
@@ -169,11 +177,12 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
         i->delay_ms = number_read(f[3]);
         i->crashes = (int)number_read(f[4]);
         i->unproven_step = (int)number_read(f[5]);
+        i->batch_cap = (int)number_read(f[6]);
         i->error = SLICE("it failed");
     }
     if (op == INBOX_FAIL) {
-        i->only_expired = number_read(f[6]) != 0;
-        i->give_back = number_read(f[7]) != 0;
+        i->only_expired = number_read(f[7]) != 0;
+        i->give_back = number_read(f[8]) != 0;
     }
     if (op == INBOX_BURY) {
         *l = (struct inbox_letter){.reason = f[4],
@@ -204,7 +213,7 @@ static void item_read(struct batch *b, enum inbox_op op, bool rowless, char *tex
 {
     static const int n_fields[N_INBOX_OPS] = {
         [INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_RENEW] = 4, [INBOX_SETTLE] = 3,
-        [INBOX_FAIL] = 8,  [INBOX_RELEASE] = 6, [INBOX_BURY] = 9};
+        [INBOX_FAIL] = 9,  [INBOX_RELEASE] = 7, [INBOX_BURY] = 9};
     struct inbox_item *i = &b->items[b->n];
     char *f[MAX_FIELDS] = {0};
 
@@ -245,12 +254,13 @@ static void rows_await(struct inbox *s, size_t n, char lines[][300])
                  100);
             continue;
         }
-        snprintf(
-            lines[r.ref], sizeof(lines[0]),
-            "%s attempt=%d takeovers=%d crashes=%d unproven_ms=%" PRId64 " unproven_step=%d wait_ms=%" PRId64
-            " age_ms=%" PRId64 " taken_over=%d namesake=%d letter=%.0" PRId64,
-            row_answer_name(r.row.answer), r.row.attempt, r.row.takeovers, r.row.crashes, r.row.unproven_ms,
-            r.row.unproven_step, r.row.wait_ms, r.row.age_ms, r.row.taken_over, r.namesake, r.row.letter);
+        snprintf(lines[r.ref], sizeof(lines[0]),
+                 "%s attempt=%d takeovers=%d crashes=%d unproven_ms=%" PRId64
+                 " unproven_step=%d batch_cap=%d "
+                 "wait_ms=%" PRId64 " age_ms=%" PRId64 " taken_over=%d namesake=%d letter=%.0" PRId64,
+                 row_answer_name(r.row.answer), r.row.attempt, r.row.takeovers, r.row.crashes,
+                 r.row.unproven_ms, r.row.unproven_step, r.row.batch_cap, r.row.wait_ms, r.row.age_ms,
+                 r.row.taken_over, r.namesake, r.row.letter);
         n--;
     }
 }
@@ -405,7 +415,7 @@ static PGresult *token_call(PGconn *conn, const char *call, char *text, const ch
     if (*why)
         return NULL;
     snprintf(statement, sizeof(statement),
-             "SELECT onceward.%s('ow1.' || translate(rtrim(translate(encode(convert_to($1, 'UTF8') || "
+             "SELECT %s('ow1.' || translate(rtrim(translate(encode(convert_to($1, 'UTF8') || "
              "'\\x00'::bytea || "
              "convert_to($2, 'UTF8'), 'base64'), E'\\n', ''), '='), '+/', '-_') || '.' || "
              "translate(rtrim(encode(decode($3, 'hex'), 'base64'), '='), '+/', '-_')%s)",
@@ -425,7 +435,8 @@ static bool token_said(PGresult *result)
     return good;
 }
 
-static void call_complete(size_t t, char *text)
+/* In its transaction, with a savepoint before the call. */
+static PGconn *transaction_of(size_t t)
 {
     PGconn **conn = &applications[t];
 
@@ -436,13 +447,89 @@ static void call_complete(size_t t, char *text)
     if (PQtransactionStatus(*conn) == PQTRANS_IDLE)
         sql_do(*conn, "BEGIN");
     sql_do(*conn, "SAVEPOINT before");
-    PGresult *result = token_call(*conn, "complete", text, "");
-    if (!result)
-        return;
+    return *conn;
+}
+
+static void completed_said(PGconn *conn, PGresult *result)
+{
     const char *code = PQresultErrorField(result, PG_DIAG_SQLSTATE);
     bool waits = code && strcmp(code, "55P03") == 0;
+
     if (!token_said(result))
-        sql_do(*conn, waits ? "ROLLBACK" : "ROLLBACK TO before");
+        sql_do(conn, waits ? "ROLLBACK" : "ROLLBACK TO before");
+}
+
+static void call_complete(size_t t, char *text)
+{
+    PGconn *conn = transaction_of(t);
+    PGresult *result = token_call(conn, "onceward.complete", text, "");
+
+    if (result)
+        completed_said(conn, result);
+}
+
+/* The tokens of all items as an array; false: an item is wrong. */
+static bool tokens_read(char *text, char ret[MANY_SIZE])
+{
+    size_t len = 0;
+
+    for (char *at = text, *item; (item = strsep(&at, " "));) {
+        PGresult *result = *item ? token_call(sql, "concat", item, "") : NULL;
+
+        if (*why)
+            return false;
+        if (!result)
+            continue;
+        len +=
+            (size_t)snprintf(ret + len, MANY_SIZE - len, "%c%s", len ? ',' : '{', PQgetvalue(result, 0, 0));
+        PQclear(result);
+    }
+    snprintf(ret + len, MANY_SIZE - len, "}");
+    return true;
+}
+
+static void call_complete_all(size_t t, char *text)
+{
+    char tokens[MANY_SIZE];
+    const char *const params[] = {tokens};
+
+    if (!tokens_read(text, tokens))
+        return;
+    PGconn *conn = transaction_of(t);
+    completed_said(conn,
+                   PQexecParams(conn, "SELECT onceward.complete_all($1)", 1, NULL, params, NULL, NULL, 0));
+}
+
+static void call_complete_valid(size_t t, char *text)
+{
+    char tokens[MANY_SIZE];
+    const char *const params[] = {tokens};
+
+    if (!tokens_read(text, tokens))
+        return;
+    PGconn *conn = transaction_of(t);
+    PGresult *result = PQexecParams(
+        conn,
+        "WITH valid AS MATERIALIZED (SELECT onceward.complete_valid($1) AS token) "
+        "SELECT string_agg((u.token IN (SELECT v.token FROM valid v))::integer::text, '' ORDER BY u.ord) "
+        "FROM unnest($1::text[]) WITH ORDINALITY u (token, ord)",
+        1, NULL, params, NULL, NULL, 0);
+    if (PQresultStatus(result) != PGRES_TUPLES_OK) {
+        completed_said(conn, result);
+        return;
+    }
+    printf("ok%s\n", PQgetvalue(result, 0, 0));
+    PQclear(result);
+}
+
+static void call_extend_all(char *text)
+{
+    char *ms = strsep(&text, " "), tokens[MANY_SIZE];
+    const char *const params[] = {tokens, ms};
+
+    if (tokens_read(text, tokens))
+        token_said(PQexecParams(sql, "SELECT onceward.extend_all($1, $2::float8 / 1000)", 2, NULL, params,
+                                NULL, NULL, 0));
 }
 
 static void transaction_end(size_t t, const char *how)
@@ -471,7 +558,7 @@ static void call_extend(char *text)
     char *item = strsep(&text, " "), more[64];
 
     snprintf(more, sizeof(more), ", %" PRId64 " / 1000.0::float8", number_read(text));
-    PGresult *result = *why ? NULL : token_call(sql, "extend", item, more);
+    PGresult *result = *why ? NULL : token_call(sql, "onceward.extend", item, more);
     if (result)
         token_said(result);
 }
@@ -615,15 +702,20 @@ static void line_run(char *line)
         const char *name;
         void (*call)(size_t, char *);
         size_t n; /* the range of the first number */
-    } numbered[] = {{"inbox", call_inbox, MAX_SIDECARS},       {"gone", call_gone, MAX_SIDECARS},
-                    {"sweep", call_sweep, MAX_SIDECARS},       {"complete", call_complete, MAX_TRANSACTIONS},
-                    {"commit", call_commit, MAX_TRANSACTIONS}, {"rollback", call_rollback, MAX_TRANSACTIONS}};
+    } numbered[] = {{"inbox", call_inbox, MAX_SIDECARS},
+                    {"gone", call_gone, MAX_SIDECARS},
+                    {"sweep", call_sweep, MAX_SIDECARS},
+                    {"complete", call_complete, MAX_TRANSACTIONS},
+                    {"complete_all", call_complete_all, MAX_TRANSACTIONS},
+                    {"complete_valid", call_complete_valid, MAX_TRANSACTIONS},
+                    {"commit", call_commit, MAX_TRANSACTIONS},
+                    {"rollback", call_rollback, MAX_TRANSACTIONS}};
     static const struct {
         const char *name;
         void (*call)(char *);
-    } plain[] = {{"queue", call_queue}, {"extend", call_extend}, {"redrive", call_redrive},
-                 {"retry", call_retry}, {"move", call_move},     {"row", call_row},
-                 {"age", call_age},     {"reset", call_reset}};
+    } plain[] = {{"queue", call_queue},     {"extend", call_extend}, {"extend_all", call_extend_all},
+                 {"redrive", call_redrive}, {"retry", call_retry},   {"move", call_move},
+                 {"row", call_row},         {"age", call_age},       {"reset", call_reset}};
 
     if (batch_line(name, &rest))
         return;
