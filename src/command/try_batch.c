@@ -202,7 +202,7 @@ static void judge_culprit(struct try_run *t, const struct several *b, int i)
 
     shot_words(s, words, sizeof words);
     if (b->completed[i] && b->effects[i] != 0)
-        try_note(t, TRY_POISON, "it took a body that was cut in the middle for a message");
+        try_note(t, TRY_POISON, "it accepted a body that was cut in the middle");
     else if (b->completed[i])
         try_found(t, TRY_FOUND_POISON_DONE, "It %s.", words);
     else if (s->named && !try_is_permanent(t, s->status))
@@ -236,12 +236,12 @@ int try_poison(struct try_run *t)
         try_found(t, TRY_FOUND_POISON_DIED, "What came: %s.", words);
     } else if (is_whole_error(&b)) {
         try_note(t, TRY_POISON,
-                 "one wrong message fails the whole request: allowed; naming it saves requests");
+                 "one invalid message fails the whole request: allowed; naming it saves requests");
     } else {
         judge_culprit(t, &b, culprit);
         if (n)
             try_found(t, TRY_FOUND_POISON_SPREADS,
-                      "%d of %d good ones were not completed; of these one: it %s.", n, b.n - 1, words);
+                      "%d of %d valid ones were not completed. One of these: it %s.", n, b.n - 1, words);
     }
     return 0;
 }

@@ -224,6 +224,6 @@ int try_kept(struct try_run *t)
     if (answer == 0 && last->kept)
         answer = try_pause(t, IDLE_MS) ? -1 : one_more(t, &(struct shot_kind){0}, &last);
     if (answer >= 0 && !any_kept)
-        try_note(t, TRY_KEPT, "it closes each connection behind the answer: allowed, and slower");
+        try_note(t, TRY_KEPT, "it closes each connection after the answer: allowed, but slower");
     return answer < 0 ? -1 : 0;
 }
