@@ -267,23 +267,27 @@ static int send_whole(struct publisher *p, const struct address_of *to, struct s
     return r;
 }
 
-static int may_send(const struct publisher *p, const char *queue, struct fault *f)
+static int may_send(const struct publisher *p, const struct address_of *to, struct fault *f)
 {
     if (p->wire.is_lost)
         return fault_set(f, "the connection to the broker is lost");
-    if (strlen(queue) > SHORT_MAX)
-        return fault_set(f, "the queue's name has more than 255 bytes");
+    if (to->exchange.len > SHORT_MAX)
+        return fault_set(f, "the exchange's name has more than 255 bytes");
+    if (to->routing_key.len > SHORT_MAX)
+        return fault_set(f, to->exchange.len ? "the routing key has more than 255 bytes"
+                                             : "the queue's name has more than 255 bytes");
     return 0;
 }
 
-int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f)
+int publisher_send(struct publisher *p, const char *exchange, const char *routing_key,
+                   const struct message *m, struct fault *f)
 {
+    const struct address_of to = {slice_of(exchange), slice_of(routing_key)};
     struct buf header = {0};
     int r = -1;
 
-    if (may_send(p, queue, f) == 0 && header_build(p, m, &header, f) == 0)
-        r = send_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header),
-                       (struct slice){m->body, m->body_len}, f);
+    if (may_send(p, &to, f) == 0 && header_build(p, m, &header, f) == 0)
+        r = send_whole(p, &to, buf_slice(&header), (struct slice){m->body, m->body_len}, f);
     buf_deinit(&header);
     return r;
 }
@@ -291,27 +295,26 @@ int publisher_send(struct publisher *p, const char *queue, const struct message 
 int publisher_send_to(struct publisher *p, struct slice exchange, struct slice routing_key,
                       const struct message *m, struct fault *f)
 {
+    const struct address_of to = {exchange, routing_key};
     struct buf header = {0};
     int r = -1;
 
-    if (exchange.len > SHORT_MAX || routing_key.len > SHORT_MAX)
-        fault_set(f, "the exchange's name, or the routing key, has more than 255 bytes");
-    else if (may_send(p, "", f) == 0 && message_encode(&header, m, f) == 0)
-        r = send_whole(p, &(struct address_of){exchange, routing_key}, buf_slice(&header),
-                       (struct slice){m->body, m->body_len}, f);
+    if (may_send(p, &to, f) == 0 && message_encode(&header, m, f) == 0)
+        r = send_whole(p, &to, buf_slice(&header), (struct slice){m->body, m->body_len}, f);
     buf_deinit(&header);
     return r;
 }
 
-int publisher_send_raw(struct publisher *p, const char *queue, struct slice content_header, struct slice body,
-                       struct fault *f)
+int publisher_send_raw(struct publisher *p, const char *exchange, const char *routing_key,
+                       struct slice content_header, struct slice body, struct fault *f)
 {
+    const struct address_of to = {slice_of(exchange), slice_of(routing_key)};
     struct buf header = {0};
     int r = -1;
 
-    if (may_send(p, queue, f) == 0 &&
+    if (may_send(p, &to, f) == 0 &&
         content_header_edit(&header, content_header, body.len, slice_of(p->user), false, f) == 0)
-        r = send_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header), body, f);
+        r = send_whole(p, &to, buf_slice(&header), body, f);
     buf_deinit(&header);
     return r;
 }
@@ -319,13 +322,12 @@ int publisher_send_raw(struct publisher *p, const char *queue, struct slice cont
 int publisher_push(struct publisher *p, const char *queue, struct slice content_header, struct slice body,
                    struct fault *f)
 {
+    const struct address_of to = {.routing_key = slice_of(queue)};
     struct buf header = {0};
-    int r = may_send(p, queue, f) ? -1 : publisher_settle(p, PUBLISHER_WINDOW - 1, f);
+    int r = may_send(p, &to, f) ? -1 : publisher_settle(p, PUBLISHER_WINDOW - 1, f);
 
-    if (r == 0 &&
-        (content_header_edit(&header, content_header, body.len, slice_of(p->user), false, f) ||
-         push_whole(p, &(struct address_of){.routing_key = slice_of(queue)}, buf_slice(&header), body, f) ||
-         drain(p, AHEAD_MAX, f)))
+    if (r == 0 && (content_header_edit(&header, content_header, body.len, slice_of(p->user), false, f) ||
+                   push_whole(p, &to, buf_slice(&header), body, f) || drain(p, AHEAD_MAX, f)))
         r = -1;
     buf_deinit(&header);
     return r;

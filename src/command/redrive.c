@@ -51,11 +51,29 @@ struct redrive {
 struct target {
     const struct config_queue *q;
     const char *queue;
+    const char *exchange,
+        *routing_key; /* "" and the queue; of an ordered queue those that the message came by */
+    struct buf words; /* the destination, for a person */
     char *vhost;
     struct buf id;
     bool is_new; /* the id was added here */
 };
 
+static void target_address(struct target *t, const struct dead_letter *l)
+{
+    t->exchange = "";
+    t->routing_key = t->queue;
+    if (t->q->order.key.n && l->exchange && *l->exchange) {
+        t->exchange = l->exchange;
+        t->routing_key = l->routing_key ? l->routing_key : "";
+        buf_printf(&t->words, "exchange \"%s\" with routing key \"%s\"", t->exchange, t->routing_key);
+    } else {
+        buf_add_text(&t->words, t->queue);
+    }
+}
+
+/* A message of an ordered queue has its key by its routing key, and the exchange sends it to the partition of its key.
+ * So it goes the way that it came. */
 static int target_init(struct target *t, const struct config *c, const struct config_queue *q,
                        const struct dead_letter *l, struct fault *f)
 {
@@ -63,9 +81,12 @@ static int target_init(struct target *t, const struct config *c, const struct co
     /* The queue that the letter died in was renamed or rebuilt since. */
     if (t->q->takes_over && strcmp(t->q->takes_over, l->queue) == 0) {
         t->queue = t->q->queue;
-        return broker_vhost(&c->broker, t->q, &t->vhost, f);
+        if (broker_vhost(&c->broker, t->q, &t->vhost, f))
+            return -1;
+    } else {
+        t->vhost = mem_copy(l->vhost, strlen(l->vhost));
     }
-    t->vhost = mem_copy(l->vhost, strlen(l->vhost));
+    target_address(t, l);
     return 0;
 }
 
@@ -329,7 +350,7 @@ static void tell_redriven(struct redrive *r, struct target *t, const struct dead
     bool is_other = t->is_new || !l->message_id || strcmp(l->message_id, id) != 0;
 
     letter_tell(r->options, l, &(struct letter_news){EVENT_REDRIVEN, t->queue, id}, "%s %s%s%s", words,
-                t->queue,
+                buf_text(&t->words),
                 !is_other   ? ""
                 : t->is_new ? " with the new id "
                             : " with its id ",
@@ -351,11 +372,12 @@ static int publish(struct redrive *r, struct target *t, const struct dead_letter
         return answer < 0 ? -1 : 0;
     FAILPOINT(REDRIVE_RESET);
     answer = t->is_new || !m->content_header.data
-                 ? publisher_send(p, t->queue, m, &r->fault)
-                 : publisher_send_raw(p, t->queue, m->content_header, (struct slice){m->body, m->body_len},
-                                      &r->fault);
+                 ? publisher_send(p, t->exchange, t->routing_key, m, &r->fault)
+                 : publisher_send_raw(p, t->exchange, t->routing_key, m->content_header,
+                                      (struct slice){m->body, m->body_len}, &r->fault);
     if (answer > 0) {
-        letter_tell(r->options, l, LEFT, "there is no queue %s in vhost %s", t->queue, t->vhost);
+        letter_tell(r->options, l, LEFT, "there is no queue %s%s in vhost %s", *t->exchange ? "for " : "",
+                    buf_text(&t->words), t->vhost);
         r->n_left++;
         return 0;
     }
@@ -367,7 +389,7 @@ static int publish(struct redrive *r, struct target *t, const struct dead_letter
             r->options, l, LEFT,
             "published to %s, but the letter could not be deleted; run this again: a second copy does no "
             "harm",
-            t->queue);
+            buf_text(&t->words));
         return -1;
     }
     FAILPOINT(REDRIVE_DELETED);
@@ -510,6 +532,7 @@ static int redrive_one(void *ctx, const struct dead_letter *l)
         answer = publish(r, &t, l, m);
     message_free(m);
     buf_deinit(&t.id);
+    buf_deinit(&t.words);
     free(t.vhost);
     return answer;
 }

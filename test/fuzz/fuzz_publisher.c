@@ -120,8 +120,8 @@ static int bytes_publish(struct publisher *p, const struct message *m, struct fa
     struct buf header = {0};
 
     MUST(message_encode(&header, m, f) == 0);
-    int r =
-        publisher_send_raw(p, "q", properties_of_payload(&header), (struct slice){m->body, m->body_len}, f);
+    int r = publisher_send_raw(p, "", "q", properties_of_payload(&header),
+                               (struct slice){m->body, m->body_len}, f);
     buf_deinit(&header);
     return r;
 }
@@ -153,7 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     attempt_free(attempt);
     bytes_send(peer, buf_slice(&a.out));
 
-    int r = from_bytes ? bytes_publish(p, m, &f) : publisher_send(p, "q", m, &f);
+    int r = from_bytes ? bytes_publish(p, m, &f) : publisher_send(p, "", "q", m, &f);
     result_must_hold(r, &f, &a);
     sent_read(peer, &sent);
     struct message *got = published_read(buf_slice(&sent));

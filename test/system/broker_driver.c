@@ -351,15 +351,15 @@ static void published_messages_come_back_as_they_were(void **state)
     m.properties[PROPERTY_EXPIRATION] = SLICE("1");
     if (publisher_open(&c, NULL, "driver", &p, &f))
         fail_msg("%s", f.text);
-    assert_int_equal(publisher_send(p, "drv.nowhere", &m, &f), 1);
-    assert_int_equal(publisher_send(p, "drv.publish", &m, &f), 0);
+    assert_int_equal(publisher_send(p, "", "drv.nowhere", &m, &f), 1);
+    assert_int_equal(publisher_send(p, "", "drv.publish", &m, &f), 0);
     m.properties[PROPERTY_USER_ID] = SLICE("guest");
     m.body_len = 0;
-    assert_int_equal(publisher_send(p, "drv.publish", &m, &f), 0);
+    assert_int_equal(publisher_send(p, "", "drv.publish", &m, &f), 0);
     m.properties[PROPERTY_TYPE].len = 256;
-    assert_int_equal(publisher_send(p, "drv.publish", &m, &f), -1);
+    assert_int_equal(publisher_send(p, "", "drv.publish", &m, &f), -1);
     m.properties[PROPERTY_TYPE].len = 4;
-    assert_int_equal(publisher_send(p, "drv.nowhere", &m, &f), 1);
+    assert_int_equal(publisher_send(p, "", "drv.nowhere", &m, &f), 1);
     publisher_close(p);
     assert_int_equal(queue_depth("drv.other"), 0);
 
@@ -412,11 +412,11 @@ static void bytes_are_published_again(void **state)
     struct slice bytes = {first.data + 12, first.len - 12};
     if (publisher_open(&c, NULL, "driver", &p, &f))
         fail_msg("%s", f.text);
-    assert_int_equal(publisher_send_raw(p, "drv.nowhere", bytes, SLICE("body"), &f), 1);
+    assert_int_equal(publisher_send_raw(p, "", "drv.nowhere", bytes, SLICE("body"), &f), 1);
     struct broker *b = ready("drv.bytes");
     consume(b, 1, 10);
     for (int round = 0; round < 3; round++) {
-        assert_int_equal(publisher_send_raw(p, "drv.bytes", bytes, SLICE("body"), &f), 0);
+        assert_int_equal(publisher_send_raw(p, "", "drv.bytes", bytes, SLICE("body"), &f), 0);
         struct broker_event ev = next_is(b, BROKER_DELIVERY);
         struct message *got = ev.message;
         assert_int_equal(got->n_headers, 201);
@@ -433,9 +433,9 @@ static void bytes_are_published_again(void **state)
         message_free(got);
         assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
     }
-    assert_int_equal(publisher_send_raw(p, "drv.bytes", (struct slice){"\x80", 1}, SLICE(""), &f), -1);
+    assert_int_equal(publisher_send_raw(p, "", "drv.bytes", (struct slice){"\x80", 1}, SLICE(""), &f), -1);
     assert_non_null(strstr(f.text, "form"));
-    assert_int_equal(publisher_send_raw(p, "drv.bytes", (struct slice){"\0\0", 2}, SLICE(""), &f), 0);
+    assert_int_equal(publisher_send_raw(p, "", "drv.bytes", (struct slice){"\0\0", 2}, SLICE(""), &f), 0);
     struct broker_event ev = next_is(b, BROKER_DELIVERY);
     assert_true(ev.message->delivery_mode == 2 && !ev.message->body_len);
     message_free(ev.message);
@@ -998,7 +998,7 @@ static void tls_is_verified(void **state)
     assert_int_equal(publisher_open(&c, NULL, "driver", &p, &f), 0);
     char *body = pattern(5 * MIB);
     struct message m = {.body = body, .body_len = 5 * MIB};
-    assert_int_equal(publisher_send(p, "drv.tls", &m, &f), 0);
+    assert_int_equal(publisher_send(p, "", "drv.tls", &m, &f), 0);
     publisher_close(p);
     b = dial(&c, "drv.tls");
     next_is(b, BROKER_CHANNEL_OPEN);

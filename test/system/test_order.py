@@ -181,6 +181,39 @@ def test_a_batch_has_one_message_of_each_key(bed):
     bed.assert_acked()
 
 
+def test_a_redrive_goes_the_way_of_the_message(bed):
+    """To its own exchange with its own routing key, which is its key."""
+    ordered, exchange = Ordered(bed), f"{bed.name}-accounts"
+    ordered.fails = lambda key, number, attempt: 400 if len(bed.app.posts("a:1")) == 1 else None
+    channel = bed.queue.channel
+    channel.exchange_declare(exchange, "direct", durable=True)
+    try:
+        channel.queue_bind(bed.queue.name, exchange, "acc-1")
+        sidecar = bed.sidecar(**{**ORDER, "order": {"key": ["routing_key"]}})
+        channel.basic_publish(exchange, "acc-1", b"{}", pika.BasicProperties(message_id="a:1", delivery_mode=2))
+        sidecar.wait_for("dead")
+
+        def redrive(*options):
+            return subprocess.run([sidecar.binary, "dead", "redrive", "--config", sidecar.config_path, *options],
+                                  capture_output=True, text=True, check=False)
+
+        refused = redrive()
+        assert refused.returncode == 1 and "redrive it with --out-of-order" in refused.stdout
+        channel.queue_unbind(bed.queue.name, exchange, "acc-1")
+        unroutable = redrive("--out-of-order")
+        assert unroutable.returncode == 1
+        assert f'there is no queue for exchange "{exchange}" with routing key "acc-1"' in unroutable.stdout
+        channel.queue_bind(bed.queue.name, exchange, "acc-1")
+        done = redrive("--out-of-order")
+        assert done.returncode == 0 and f'redriven to exchange "{exchange}" with routing key "acc-1"' in done.stdout
+        bed.wait_for_effects(["a:1"])
+        assert [(p.header("Amqp-Exchange"), p.header("Amqp-Routing-Key")) for p in bed.app.posts("a:1")] == [(exchange, "acc-1")] * 2
+        assert not bed.letters()
+        bed.assert_acked()
+    finally:
+        channel.exchange_delete(exchange)
+
+
 HOLD = {**ORDER, "order": {"key": ["header:account"], "on_dead": "hold"}}
 
 

@@ -15,23 +15,24 @@ struct publisher;
 int publisher_open(const struct config_broker *c, const char *vhost, const char *instance,
                    struct publisher **ret, struct fault *f);
 
-/* Publishes persistent and mandatory to the default exchange with this routing key, and waits for the
- * confirm. 0: confirmed and routed; 1: no such queue (returned); -1: not confirmed. The outcome is then
+/* Publishes persistent and mandatory, and waits for the confirm. The exchange "" is the default exchange, whose routing
+ * key is a queue's name. 0: confirmed and routed; 1: no such queue (returned); -1: not confirmed. The outcome is then
  * unknown, unless the broker reported it by a nack or by the AMQP code with which it closed the channel or
  * the connection. These are left out of the message: `expiration` (it would expire again), headers of an
  * earlier journey (header_is_spent), and a `user_id` other than the connection's own (the broker refuses it). */
-int publisher_send(struct publisher *p, const char *queue, const struct message *m, struct fault *f);
+int publisher_send(struct publisher *p, const char *exchange, const char *routing_key,
+                   const struct message *m, struct fault *f);
 
 /* The same for a message whose properties are kept as a broker sent them (struct message's content_header):
  * all others are published byte for byte. -1 also for malformed AMQP; nothing was sent then. */
-int publisher_send_raw(struct publisher *p, const char *queue, struct slice content_header, struct slice body,
-                       struct fault *f);
+int publisher_send_raw(struct publisher *p, const char *exchange, const char *routing_key,
+                       struct slice content_header, struct slice body, struct fault *f);
 
 /* Publishes the message unchanged to that exchange. 0, 1 (no queue is bound there) and -1 as above. */
 int publisher_send_to(struct publisher *p, struct slice exchange, struct slice routing_key,
                       const struct message *m, struct fault *f);
 
-/* Like publisher_send_raw, but does not wait for the confirm. All messages in flight must go to one queue.
+/* Like publisher_send_raw to a queue, but does not wait for the confirm. All messages in flight must go to one queue.
  * When PUBLISHER_WINDOW messages are in flight, it first waits for a confirm. 1 and -1 may be about any
  * message in flight; nothing more may be published afterwards. */
 enum { PUBLISHER_WINDOW = 256 };
