@@ -541,7 +541,8 @@ static struct row_changes row_capped(const struct delivery *d, struct row_change
 
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes)
 {
-    assert(changes.crashes >= -1 && changes.batch_cap >= 0 && delay_ms >= 0);
+    assert(changes.crashes >= -1 && changes.batch_cap >= 0);
+    assert(delay_ms >= -TAKEOVER_GRACE_MS); /* negative: that long after the end of the window */
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
     d->outcome.delay_ms = delay_ms;

@@ -369,6 +369,25 @@ static void test_others_go_first_where_a_killer_is_not_charged(void **state)
     end(w);
 }
 
+/* Without a transaction the application may still be at work, so the next owner waits for the end of the window. */
+static void test_a_drain_releases_what_is_not_answered_within_the_grace(void **state)
+{
+    for (int transaction = 0; transaction < 2; transaction++) {
+        struct world *w = world(never);
+
+        w->q.rules.transaction = transaction;
+        deliver(w, 0);
+        pass(w, 300);
+        assert_int_equal(w->n_posts[0], 1);
+        int64_t start = w->now;
+        queue_drain(&w->q, w->now, w->now + 1000);
+        pass(w, 3000);
+        assert_int_equal(w->n_requeued, 1);
+        assert_int_equal(w->due[0] < start, !transaction);
+        end(w);
+    }
+}
+
 static int first_kills(struct world *w, int message, int attempt)
 {
     return message ? 200 : 0;
@@ -1619,6 +1638,7 @@ int main(void)
         cmocka_unit_test(test_a_lost_channel_leaves_nothing_behind),
         cmocka_unit_test(test_what_ends_is_there_until_all_that_names_it_was_told),
         cmocka_unit_test(test_a_drain_gives_back_what_only_waits),
+        cmocka_unit_test(test_a_drain_releases_what_is_not_answered_within_the_grace),
         cmocka_unit_test(test_nothing_is_begun_before_the_levers_are_known),
         cmocka_unit_test(test_a_pause_holds_until_it_is_ended),
         cmocka_unit_test(test_a_pause_keeps_one_consumer_with_a_prefetch_of_1),
