@@ -111,11 +111,11 @@ bool outbox_holds(const struct outbox *o, int64_t now_ms)
 
 /* --- facts: the database --- */
 
-void outbox_database(struct outbox *o, int64_t now_ms, bool is_there)
+void outbox_database(struct outbox *o, int64_t now_ms, bool is_there, const char *why)
 {
     o->link.database = is_there;
     if (!is_there)
-        leave(o, now_ms, 0, "the connection to the database was lost");
+        leave(o, now_ms, 0, why);
     o->reading.ask = o->writing.ask = o->letter = o->turning.ask = OUTBOX_IDLE;
     o->parked.list = o->parked.read = o->parked.delete = OUTBOX_IDLE;
     o->lease.ask = o->lease.registering = o->lease.restoring = OUTBOX_IDLE;
@@ -453,6 +453,12 @@ static bool is_through(const struct outbox *o)
 {
     return !o->sent.len && !o->burying.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE &&
            !o->unparks.len && !o->unparking.len;
+}
+
+bool outbox_is_idle(const struct outbox *o)
+{
+    return is_through(o) && !o->rows.len && !o->parked_rows.len && o->reading.ask == OUTBOX_IDLE &&
+           o->parked.read == OUTBOX_IDLE;
 }
 
 /* The lease is given up once nothing is in flight. */

@@ -795,8 +795,3 @@ void rows_unparked(struct outbox *o)
     while (o->unparking.len)
         parked_free(o, first_of(&o->unparking));
 }
-
-size_t outbox_n_waiting(const struct outbox *o)
-{
-    return o->rows.len + o->parked_rows.len;
-}

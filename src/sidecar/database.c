@@ -98,14 +98,14 @@ static void figures_answered(struct sidecar *s)
 
 /* --- the connection --- */
 
-static void forget(struct sidecar *s)
+static void forget(struct sidecar *s, const char *why)
 {
     struct sidecar_database *d = &s->database;
 
     wait_remove(s->wait, &d->watch);
     inbox_free(d->inbox);
     d->inbox = NULL;
-    outbox_database_is(s, false);
+    outbox_database_is(s, false, why);
     d->asked_figures = d->asked_try = d->has_figures = false;
     d->asked_holder = 0;
     d->housekeeps = SIZE_MAX;
@@ -117,7 +117,7 @@ static void forget(struct sidecar *s)
 
 static void lost(struct sidecar *s, const char *reason)
 {
-    forget(s);
+    forget(s, "the connection to the database was lost");
     database_lost(&s->database.core, s->now_ms, reason);
     for (size_t i = 0; i < s->n_lanes; i++)
         queue_database_lost(&s->lanes[i].core, s->now_ms);
@@ -254,7 +254,7 @@ static void arrive(struct sidecar *s, void *result)
     database_linked(&d->core);
     for (size_t i = 0; i < s->n_lanes; i++)
         queue_database_linked(&s->lanes[i].core, s->now_ms);
-    outbox_database_is(s, true);
+    outbox_database_is(s, true, NULL);
     s->presence.at_ms = 0;
     store_linked(s);
     for (size_t i = 0; i < s->n_links; i++)
@@ -307,8 +307,8 @@ void database_step(struct sidecar *s)
     tell_unprepared(s);
 }
 
-/* libpq's buffers never shrink. After a large letter, Onceward reconnects at a moment when nothing is in
- * flight. */
+/* libpq's buffers never shrink. After a large letter or a large page of the outbox, Onceward reconnects at a
+ * moment when nothing is in flight. */
 static void slim(struct sidecar *s)
 {
     if (!inbox_is_swollen(s->database.inbox) || !outbox_is_quiet(s))
@@ -316,7 +316,7 @@ static void slim(struct sidecar *s)
     for (size_t i = 0; i < s->n_lanes; i++)
         if (queue_n_held(&s->lanes[i].core))
             return;
-    forget(s);
+    forget(s, "reconnecting to the database to free memory");
     database_unlinked(&s->database.core, "reconnecting to free memory");
     s->database.dial.at_ms = s->now_ms;
 }
@@ -342,14 +342,14 @@ void database_close(struct sidecar *s)
     s->database.closed = true;
     dial_deinit(s, &s->database.dial);
     if (s->database.inbox)
-        forget(s);
+        forget(s, "the connection to the database was closed");
 }
 
 void database_deinit(struct sidecar *s)
 {
     dial_deinit(s, &s->database.dial);
     if (s->database.inbox)
-        forget(s);
+        forget(s, "the connection to the database was closed");
     buf_deinit(&s->database.letters.properties);
     buf_deinit(&s->database.letters.headers);
 }

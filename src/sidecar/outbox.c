@@ -24,12 +24,12 @@ enum {
 
 /* --- notifications --- */
 
-void outbox_database_is(struct sidecar *s, bool there)
+void outbox_database_is(struct sidecar *s, bool there, const char *why)
 {
     if (!s->outbox)
         return;
     s->outbox->figures.asked = s->outbox->figures.known = false;
-    outbox_database(&s->outbox->core, s->now_ms, there);
+    outbox_database(&s->outbox->core, s->now_ms, there, why);
 }
 
 void outbox_answered(struct sidecar *s)
@@ -412,7 +412,7 @@ bool outbox_is_ready(const struct sidecar *s)
 
 bool outbox_is_quiet(const struct sidecar *s)
 {
-    return !s->outbox || !outbox_n_waiting(&s->outbox->core);
+    return !s->outbox || outbox_is_idle(&s->outbox->core);
 }
 
 void outbox_close(struct sidecar *s)

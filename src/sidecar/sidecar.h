@@ -517,7 +517,7 @@ void first_start_step(struct sidecar *s);
 int outbox_begin(struct sidecar *s, struct fault *f);
 void outbox_step(struct sidecar *s);
 int64_t outbox_next_ms(const struct sidecar *s); /* when to step again */
-void outbox_database_is(struct sidecar *s, bool there);
+void outbox_database_is(struct sidecar *s, bool there, const char *why);
 void outbox_answered(struct sidecar *s);       /* an application has */
 void outbox_ends(struct sidecar *s, bool now); /* begins a drain; now: without waiting */
 bool outbox_has_ended(const struct sidecar *s);

@@ -742,7 +742,7 @@ static void database_step(struct sim *s, size_t r)
     if (!k->database && s->now_ms >= k->database_at_ms) {
         k->database = true;
         k->busy_ms = s->now_ms;
-        outbox_database(&k->o, s->now_ms, true);
+        outbox_database(&k->o, s->now_ms, true, NULL);
     } else if (k->database && chance(s, s->fault_chance / 2)) {
         say(s, r, "loses the database", 0, 0);
         for (size_t i = 0; i < OUTBOX_TELL; i++) {
@@ -754,7 +754,7 @@ static void database_step(struct sim *s, size_t r)
         }
         k->database = false;
         k->database_at_ms = s->now_ms + random_between(&s->random, 1, 3000);
-        outbox_database(&k->o, s->now_ms, false);
+        outbox_database(&k->o, s->now_ms, false, "lost");
     }
     for (size_t i = 0; i < OUTBOX_TELL; i++)
         if (k->replies[i].is_out && s->now_ms >= k->replies[i].at_ms)
@@ -805,7 +805,7 @@ static void relay_step(struct sim *s, size_t r)
     broker_step(s, r);
     database_step(s, r);
     relay_act(s, r);
-    if (k->alive && s->holder == r && k->database && (!k->linked || k->blocked) && outbox_n_waiting(&k->o) &&
+    if (k->alive && s->holder == r && k->database && (!k->linked || k->blocked) && (k->o.rows.len || k->o.parked_rows.len) &&
         s->now_ms - k->unlinked_ms > SILENT_MS && s->now_ms - k->busy_ms > SILENT_MS)
         broken(s, "silent", "it holds the lease, and the broker has taken nothing for %d s",
                SILENT_MS / 1000);
@@ -894,7 +894,7 @@ static void restore(struct sim *s)
             s->relays[r].database_at_ms = s->now_ms + 100;
             for (size_t i = 0; i < OUTBOX_TELL; i++)
                 s->relays[r].replies[i].is_out = false;
-            outbox_database(&s->relays[r].o, s->now_ms, false);
+            outbox_database(&s->relays[r].o, s->now_ms, false, "lost");
         }
 }
 

@@ -132,6 +132,25 @@ def test_a_transaction_comes_in_its_order(box):
     wait_for_nothing_waiting(box)
 
 
+def test_large_messages_are_sent_once(box):
+    """Their pages make the sidecar reconnect to free memory: not before the position behind them is written."""
+    connection = box.postgres.connect()
+    connection.autocommit = False
+    with connection.cursor() as cursor:
+        for n in range(4):
+            cursor.execute("SELECT onceward.publish(%s, 'key', convert_to(repeat('x', 5000000), 'UTF8'), %s)", (box.exchange, f"m{n}"))
+    connection.commit()
+    connection.close()
+    sidecar = relay(box)
+    assert [x[0] for x in take(box, 4)] == ["m0", "m1", "m2", "m3"]
+    sidecar.wait_for("outbox_left", reason="reconnecting to the database to free memory")
+    sidecar.wait_for("outbox_held", n=2)
+    wait_for_nothing_waiting(box)
+    publish(box, "later")
+    assert [x[0] for x in take(box, 1)] == ["later"]
+    assert is_empty(box)
+
+
 def test_what_cannot_be_sent_becomes_a_letter_and_those_behind_it_go_on(box):
     sidecar = relay(box, exchanges=[box.exchange, box.exchange + "-missing"], max_message="1KiB")
     publish(box, "unroutable", key="nobody")

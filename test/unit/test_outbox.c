@@ -39,7 +39,7 @@ static void begin(struct rig *r, char *const *exchanges, size_t n)
     memset(r, 0, sizeof(*r));
     r->now_ms = 1000;
     outbox_init(&r->o, &rules, r->now_ms);
-    outbox_database(&r->o, r->now_ms, true);
+    outbox_database(&r->o, r->now_ms, true, NULL);
 }
 
 static void buried_note(struct rig *r)
@@ -248,6 +248,23 @@ static void test_the_position_waits_for_all_before_it(void **state)
     outbox_confirmed(&r.o, r.now_ms, r.tag - 1, false, false);
     pass(&r, 1000);
     assert_int_equal(r.written, -1);
+    outbox_deinit(&r.o);
+}
+
+static void test_it_is_idle_only_when_a_lost_connection_repeats_nothing(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    assert_false(outbox_is_idle(&r.o)); /* a read is in flight */
+    answer(&r, 1, 1, true, "x");
+    assert_false(outbox_is_idle(&r.o)); /* a message is in flight */
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
+    assert_false(outbox_is_idle(&r.o)); /* the position is not written */
+    pass(&r, 100);
+    assert_int_equal(r.n_written, 1);
+    answer(&r, 1, 0, true, "x");
+    assert_true(outbox_is_idle(&r.o));
     outbox_deinit(&r.o);
 }
 
@@ -598,8 +615,8 @@ static void test_what_is_parked_outlives_its_relay_and_goes_first(void **state)
     for (int i = 0; i < 3; i++)
         refuse(&r);
     assert_int_equal(r.n_parked, 3);
-    outbox_database(&r.o, r.now_ms, false); /* like a takeover by another relay */
-    outbox_database(&r.o, r.now_ms, true);
+    outbox_database(&r.o, r.now_ms, false, "lost"); /* like a takeover by another relay */
+    outbox_database(&r.o, r.now_ms, true, NULL);
     r.n_sent = 0;
     turn(&r);
     assert_int_equal(r.n_sent, 1);
@@ -1380,7 +1397,7 @@ static void test_an_answer_to_what_is_forgotten_is_of_no_use(void **state)
     assert_false(outbox_holds(&r.o, r.now_ms));
     turn(&r); /* a new lease; the answer for the old one arrives now */
     answer(&r, 1, 3, true, "x");
-    assert_int_equal(outbox_n_waiting(&r.o), 0);
+    assert_int_equal(r.o.rows.len, 0);
     outbox_deinit(&r.o);
 }
 
@@ -1411,6 +1428,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_row_that_ends_connections_is_found_where_they_take_long),
         cmocka_unit_test(test_the_position_waits_for_all_before_it),
+        cmocka_unit_test(test_it_is_idle_only_when_a_lost_connection_repeats_nothing),
         cmocka_unit_test(test_what_was_out_is_sent_again),
         cmocka_unit_test(test_the_one_that_closes_the_channel_is_found),
         cmocka_unit_test(test_the_one_that_closes_the_connection_is_found),

@@ -327,8 +327,8 @@ void outbox_deinit(struct outbox *o);
 /* --- facts --- */
 
 /* The database is connected or lost. After a loss the rows in memory are dropped and read again later;
- * questions in flight get no answer. */
-void outbox_database(struct outbox *o, int64_t now_ms, bool is_there);
+ * questions in flight get no answer. why: of a loss, in words. */
+void outbox_database(struct outbox *o, int64_t now_ms, bool is_there, const char *why);
 
 /* Does the outbox belong to this virtual host? DONE: yes; LOST: no, with the reason; AGAIN: ask again. */
 void outbox_registered(struct outbox *o, int64_t now_ms, enum outbox_answer answer, const char *why);
@@ -407,5 +407,5 @@ bool outbox_is_drained(const struct outbox *o);
 
 bool outbox_holds(const struct outbox *o, int64_t now_ms);
 
-/* Rows in memory that are not done. */
-size_t outbox_n_waiting(const struct outbox *o);
+/* Is nothing in memory, in flight or to be written? Then a lost connection to the database repeats no message. */
+bool outbox_is_idle(const struct outbox *o);
