@@ -186,9 +186,16 @@ static int clean_up(struct try_run *t, struct fault *f)
     t->forward = NULL;
     trial_let_go(t->inbox, &ignored);
     int status = trial_published(t->inbox, t->options->discard_published, &t->published, f);
+
+    if (status)
+        fault_wrap(f, "the messages that the application published are neither counted nor deleted");
     for (;;) {
-        if (trial_remove(t->inbox, &t->rows_left, f))
-            return -1;
+        struct fault why = {0};
+
+        if (trial_remove(t->inbox, &t->rows_left, &why)) {
+            *f = why;
+            return fault_wrap(f, "the rows of %s are left; a run after an hour removes them", t->consumer);
+        }
         if (!t->rows_left || clock_ms() >= until_ms)
             return status;
         wait_turn(t->wait, clock_ms() + CLEAN_AGAIN_MS);
@@ -205,10 +212,8 @@ static int try_run(struct try_run *t, const struct config *c)
     catch_signals();
     if (try_open(t, c) || run_cases(t))
         status = command_fail(&t->fault);
-    if (clean_up(t, &f)) {
-        fault_wrap(&f, "the rows of %s are left", t->consumer);
+    if (clean_up(t, &f))
         status = command_fail(&f);
-    }
     t->took_ms = clock_ms() - start_ms;
     if (status == STATUS_DONE) {
         (t->options->json ? try_tell_json : try_tell)(t, stdout);

@@ -313,6 +313,15 @@ def test_what_a_relay_may_have_sent_is_not_deleted(tmp_path, fresh_postgres, req
     assert outbox(place)
 
 
+def test_a_count_that_fails_does_not_say_that_rows_are_left(tmp_path, fresh_postgres, request):
+    place = Place(tmp_path, fresh_postgres, request.node.name)
+    name, = place.postgres.query("SELECT oid::regprocedure::text FROM pg_proc WHERE proname = 'sidecar_try_published'")[0]
+    place.postgres.query(f"DO $$ BEGIN EXECUTE 'ALTER FUNCTION {name} RENAME TO hidden'; END $$; SELECT 1")
+    with tried.Running(tried.Publishes, place.name, place.postgres) as application:
+        status, _ = place.run(application.url)
+    assert status == 1 and "published are neither counted nor deleted: " in place.err and "rows of" not in place.err, place.err
+
+
 # --- as text ---
 
 def test_advice_alone_fails_with_strict_only(place):
