@@ -617,7 +617,9 @@ def test_the_chart_lets_the_application_outlive_the_grace_of_its_configuration(c
 
 
 MEMORY = [({"payments": {}}, {}, 128), ({"payments": {"max_bytes": "1MiB"}}, {}, 128), ({"payments": {}, "refunds": {}}, {}, 214),
-          ({"payments": {}, "refunds": {"max_bytes": "8MiB", "max_message": "20000KiB"}}, {"max_bytes": "1GiB"}, 1429)]
+          ({"payments": {}, "refunds": {"max_bytes": "8MiB", "max_message": "20000KiB"}}, {"max_bytes": "1GiB"}, 1429),
+          ({"payments": {"forward": {"concurrency": 8, "batch": {"max_messages": 100, "max_bytes": "1MiB"}}}}, {}, 139),
+          ({"payments": {}}, {"forward": {"batch": {"max_messages": 100}}}, 134)]
 
 
 @pytest.mark.parametrize("queues, defaults, limit", MEMORY)
@@ -626,6 +628,14 @@ def test_the_chart_limits_memory_to_what_the_queues_of_its_configuration_may_hol
     assert status == 0, errors
     pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
     assert pod["initContainers"][0]["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": f"{limit}Mi"}}
+
+
+@pytest.mark.parametrize("outbox, limit", [({}, 178), ({"max_message": "1MiB"}, 138)])
+def test_the_chart_limits_memory_to_what_an_outbox_may_hold_as_well(charted, outbox, limit):
+    status, things, errors = charted("--set-json", "onceward.config.queues=" + json.dumps({"payments": {}}), "--set-json", "onceward.config.outbox=" + json.dumps(outbox))
+    assert status == 0, errors
+    pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
+    assert pod["initContainers"][0]["resources"]["limits"] == {"memory": f"{limit}Mi"}
 
 
 def test_the_charts_resources_outrank_what_it_computes(charted):

@@ -94,6 +94,36 @@ static void test_what_fits_stays_as_it_is(void **state)
     assert_int_equal(one.max_bytes, 64 * MIB);
 }
 
+/* A queue of the defaults fits alone, but not beside batches, or beside an outbox. */
+static void test_batches_and_the_outbox_count_as_well(void **state)
+{
+    static const struct {
+        int max_messages;
+        bool outbox;
+        int beside;
+    } cases[] = {{0, false, 0}, {100, false, 8}, {0, true, 37}, {100, true, 45}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct config_queue one = {
+            .max_bytes = 64 * MIB,
+            .max_message_bytes = 16 * MIB,
+            .forward = {.concurrency = 8,
+                        .batch = {.max_messages = cases[i].max_messages, .max_bytes = MIB}}};
+        struct config c = {.queues = &one,
+                           .n_queues = 1,
+                           .outbox = {.is_there = cases[i].outbox, .max_message_bytes = 16 * MIB}};
+        struct fault f = {0};
+        char text[32];
+
+        assert_int_equal(memory_fit(&c, 128 * MIB, &f), cases[i].beside > 0);
+        assert_true((uint64_t)one.max_bytes + 2 * one.max_message_bytes + (uint64_t)cases[i].beside * MIB <=
+                    96 * MIB);
+        snprintf(text, sizeof(text), "outbox (%d MiB)", cases[i].beside);
+        assert_int_equal(strstr(f.text, text) != NULL, cases[i].beside > 0);
+        assert_false(memory_fit(&c, 128 * MIB, &f));
+    }
+}
+
 static void test_three_queues_share_in_proportion(void **state)
 {
     struct config_queue q[] = {{.max_bytes = 64 * MIB, .max_message_bytes = 16 * MIB},
@@ -145,6 +175,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_version_1_is_read_with_its_word_for_none, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_path_that_is_not_there_leads_to_the_root, setup, teardown),
         cmocka_unit_test(test_what_fits_stays_as_it_is),
+        cmocka_unit_test(test_batches_and_the_outbox_count_as_well),
         cmocka_unit_test(test_three_queues_share_in_proportion),
         cmocka_unit_test(test_a_letter_keeps_its_share),
         cmocka_unit_test(test_what_would_be_rejected_is_still_taken),

@@ -34,12 +34,22 @@ seccompProfile: {type: RuntimeDefault}
 {{- mul (regexFind "^[0-9]+" $size) $factor }}
 {{- end }}
 
-{{/* Memory limit in MiB: 4/3 of the sum of max_bytes and twice the largest max_message, as `onceward check` computes it; at least the component's. */}}
+{{/* Memory limit in MiB: 4/3 of the sum of max_bytes, twice the largest max_message, the batches in flight and the rows of the outbox, as
+     `onceward check` computes it; at least the component's. */}}
 {{- define "onceward.memoryMiB" -}}
 {{- $config := .config | default dict }}
 {{- $defaults := $config.defaults | default dict }}
 {{- $sum := 0 }}
 {{- $largest := 0 }}
+{{- $beside := 0 }}
+{{- if hasKey $config "outbox" }}
+  {{- $outbox := $config.outbox | default dict }}
+  {{- if hasKey $outbox "max_message_file" }}
+    {{- fail "onceward.resources is needed: config has outbox.max_message_file" }}
+  {{- end }}
+  {{- $row := include "onceward.bytes" (dict "name" "outbox.max_message" "size" ($outbox.max_message | default "16MiB")) | int64 }}
+  {{- $beside = add 5242880 (mul 2 $row) }}
+{{- end }}
 {{- range $name, $own := $config.queues }}
   {{- $own = $own | default dict }}
   {{- range tuple "max_bytes_file" "max_message_file" }}
@@ -53,10 +63,17 @@ seccompProfile: {type: RuntimeDefault}
   {{- with $own.max_message | default $defaults.max_message }}
     {{- $message = include "onceward.bytes" (dict "name" "max_message" "size" .) | int64 }}
   {{- end }}
+  {{- $forward := $own.forward | default dict }}
+  {{- $shared := $defaults.forward | default dict }}
+  {{- $batch := $forward.batch | default $shared.batch | default dict }}
+  {{- if $batch.max_messages }}
+    {{- $size := include "onceward.bytes" (dict "name" "forward.batch.max_bytes" "size" ($batch.max_bytes | default "256KiB")) | int64 }}
+    {{- $beside = add $beside (mul ($forward.concurrency | default $shared.concurrency | default 16) $size) }}
+  {{- end }}
   {{- $sum = add $sum $bytes }}
   {{- $largest = max $largest $message }}
 {{- end }}
-{{- max 128 (div (add (mul 4 (add $sum (mul 2 $largest))) 3145727) 3145728) }}
+{{- max 128 (div (add (mul 4 (add $sum (mul 2 $largest) $beside)) 3145727) 3145728) }}
 {{- end }}
 
 {{- define "onceward.resources" -}}
