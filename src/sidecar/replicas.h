@@ -1,0 +1,63 @@
+#pragma once
+
+#include "onceward/base/buf.h"
+#include "onceward/inbox/inbox.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Other replicas: presence, handovers of ordered queues, and operator commands. */
+
+struct lane;
+struct sidecar;
+
+/* More replicas seldom share a queue. Each claim carries the names of those that have ended. */
+enum { HOLDERS_MAX = 128 };
+
+/* Another instance whose claims are in the way, and its presence. */
+struct holder {
+    char *instance;
+    int64_t counter;    /* -1: not seen yet */
+    int64_t changed_ms; /* when the counter last changed, by this side's clock */
+    int64_t met_ms;     /* when a claim of it was last in the way */
+    int n_same;         /* consecutive reads with an unchanged counter */
+    bool asked, gone;
+};
+
+/* The presence of this instance and of the others. */
+struct sidecar_presence {
+    int64_t at_ms;
+    bool asked, told_namesake;
+    int64_t told_failed_ms;
+    uint32_t life;                 /* connection of the database that the question was sent on */
+    int64_t asked_ms, count_at_ms; /* the latest call; the next one that counts the other instances */
+    struct holder holders[HOLDERS_MAX];
+    size_t n_holders;
+    struct buf json;
+};
+
+/* --- replicas.c --- */
+
+void replicas_step(struct sidecar *s);
+void replicas_hurry(struct sidecar *s); /* asks again within a second */
+void replicas_met(struct sidecar *s,
+                  struct slice claimed_by); /* "instance/number", whose claim is in the way */
+int64_t replicas_due_ms(const struct sidecar *s);
+void replicas_say_now(struct sidecar *s); /* writes at once that it has drained and stays, for `status` */
+bool replicas_have_said(const struct sidecar *s);
+void replicas_deinit(struct sidecar *s);
+
+/* --- handovers.c --- */
+
+void handovers_init(struct lane *l);
+/* true: the replicas of an ordered consumer have just changed. */
+bool handovers_tell(struct sidecar *s, const struct inbox_presence *p);
+
+/* --- levers.c --- */
+
+void levers_pull(struct sidecar *s, const struct inbox_presence *p);
+
+/* --- queue_states.c --- */
+
+void queue_states_write(struct sidecar *s, struct buf *ret); /* of all queues, as JSON */
