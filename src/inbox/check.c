@@ -139,23 +139,7 @@ static int check_schema(const struct check *k, struct fault *f)
 /* Checks the rights that `run` and the commands need, by the schema's own list of functions. */
 static int check_privileges(const struct check *k, struct fault *f)
 {
-    static const char sql[] =
-        "SELECT string_agg(what, ', ' ORDER BY what) FROM ("
-        " SELECT p || ' on ' || t AS what FROM unnest('{onceward.inbox,onceward.dead_letter}'::text[]) t,"
-        "  unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p WHERE NOT has_table_privilege(t, p)"
-        " UNION ALL SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"
-        "  WHERE NOT has_table_privilege('onceward.consumer', p)"
-        " UNION ALL SELECT p || ' on ' || t FROM unnest('{onceward.horizon,onceward.letter_lock}'::text[]) t,"
-        "  unnest('{SELECT,UPDATE}'::text[]) p WHERE NOT has_table_privilege(t, p)"
-        " UNION ALL SELECT p || ' on ' || t FROM unnest('{onceward.message,onceward.history_begun}'::text[]) t,"
-        "  unnest('{SELECT,INSERT}'::text[]) p WHERE NOT has_table_privilege(t, p)"
-        " UNION ALL SELECT p || ' on onceward.history' FROM unnest('{SELECT,INSERT,DELETE}'::text[]) p"
-        "  WHERE NOT has_table_privilege('onceward.history', p)"
-        " UNION ALL SELECT p || ' on onceward.replay' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p"
-        "  WHERE NOT has_table_privilege('onceward.replay', p)"
-        " UNION ALL SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p"
-        "  WHERE p.pronamespace = 'onceward'::regnamespace AND left(p.proname, 8) = 'sidecar_'"
-        "  AND NOT has_function_privilege(p.oid, 'EXECUTE')) missing";
+    const char *sql = sql_query("check_privileges");
     const char *user = PQuser(k->a->conn), *missing;
     PGresult *r;
 
@@ -260,12 +244,7 @@ static void say_registration(const struct check *k, const struct config_queue *q
 static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,
                           struct fault *f)
 {
-    static const char sql[] =
-        "SELECT c.vhost, c.queue, (SELECT min(o.consumer) FROM onceward.consumer o"
-        "  WHERE o.consumer <> $1 AND o.vhost = $2 AND onceward.queues_meet(o.queue, $3)),"
-        " onceward.queue_hull(c.queue, $3) IS NOT NULL,"
-        " c.queue IN ($4, onceward.queue_hull($3, $4)) IS TRUE, c.ordered"
-        " FROM (SELECT) one LEFT JOIN onceward.consumer c ON c.consumer = $1";
+    const char *sql = sql_query("check_consumer");
     const char *const params[] = {q->consumer, vhost, q->pattern ? q->pattern : q->queue, q->takes_over};
     PGresult *r;
 

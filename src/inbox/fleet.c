@@ -171,9 +171,9 @@ int admin_fleet(struct admin *a, const struct config *c, struct fleet *ret, stru
     struct results *r = mem_zalloc(1, sizeof(*r));
 
     *ret = (struct fleet){.results = r};
-    if (session_once(a, sql_file_find("queries/status_replicas.sql")->text, 0, NULL, &r->replicas, f) ||
-        session_once(a, sql_file_find("queries/status_levers.sql")->text, 0, NULL, &r->levers, f) ||
-        session_once(a, sql_file_find("queries/status_outbox.sql")->text, 0, NULL, &r->outbox, f)) {
+    if (session_once(a, sql_query("status_replicas"), 0, NULL, &r->replicas, f) ||
+        session_once(a, sql_query("status_levers"), 0, NULL, &r->levers, f) ||
+        session_once(a, sql_query("status_outbox"), 0, NULL, &r->outbox, f)) {
         fleet_deinit(ret);
         return -1;
     }

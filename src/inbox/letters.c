@@ -5,6 +5,7 @@
  * up vacuum. */
 
 #include "inbox/session.h"
+#include "inbox/sql.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -295,26 +296,7 @@ int admin_redrive_begin(struct admin *a, const struct dead_letter *l, const char
 int admin_redrive_look(struct admin *a, const struct dead_letter *l, const char *message_id,
                        enum redrive_answer *ret, struct fault *f)
 {
-    return ask_redrive(
-        a,
-        "SELECT CASE WHEN NOT l.rowless AND own.status = 'completed' THEN 'completed'"
-        " WHEN NOT l.rowless AND own.status IS NULL AND own_entry.print = onceward.history_print(l.fingerprint) THEN "
-        "'completed'"
-        " WHEN NOT l.rowless AND l.message_id <> $2 AND own.status = 'processing' THEN 'held'"
-        " WHEN i.status IS NULL THEN CASE WHEN entry.print IS NULL THEN 'reset'"
-        " WHEN entry.print = onceward.history_print(l.fingerprint) THEN 'completed' ELSE 'mismatch' END"
-        " WHEN (l.rowless OR l.message_id <> $2) AND i.fingerprint IS DISTINCT FROM l.fingerprint THEN "
-        "'mismatch'"
-        " WHEN i.status = 'completed' THEN 'completed'"
-        " WHEN i.status = 'dead' THEN 'reset' ELSE 'other' END"
-        " FROM onceward.dead_letter l"
-        " LEFT JOIN onceward.inbox own ON own.consumer = l.consumer AND own.message_id = l.message_id"
-        " LEFT JOIN onceward.inbox i ON i.consumer = l.consumer AND i.message_id = $2"
-        " LEFT JOIN LATERAL (SELECT h.print FROM onceward.history h"
-        " WHERE h.hash = onceward.history_hash(l.consumer, l.message_id) LIMIT 1) own_entry ON true"
-        " LEFT JOIN LATERAL (SELECT h.print FROM onceward.history h"
-        " WHERE h.hash = onceward.history_hash(l.consumer, $2) LIMIT 1) entry ON true WHERE l.id = $1::bigint",
-        l->id, message_id, ret, f);
+    return ask_redrive(a, sql_query("redrive_look"), l->id, message_id, ret, f);
 }
 
 int admin_dead_delete(struct admin *a, int64_t id, struct fault *f)

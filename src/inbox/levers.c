@@ -1,6 +1,7 @@
 /* Operator commands: one database call each. The functions lever_* of sql/ document their effect. */
 
 #include "inbox/session.h"
+#include "inbox/sql.h"
 
 #include "onceward/base/buf.h"
 
@@ -38,10 +39,7 @@ static int number_once(struct admin *a, const char *sql, int n, const char *cons
 int admin_lever_find(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
                      struct fault *f)
 {
-    static const char sql[] =
-        "SELECT EXISTS (SELECT FROM onceward.consumer k WHERE k.consumer = $1 AND k.queue = coalesce($2, k.queue)), (SELECT count(DISTINCT r.instance) FROM "
-        "onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE "
-        "'[]' END) q WHERE q.value ->> 'consumer' = $1 AND r.seen_at > clock_timestamp() - interval '15 s')";
+    const char *sql = sql_query("lever_find");
     const char *const params[] = {consumer, queue};
     PGresult *r;
     int known;

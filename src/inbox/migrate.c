@@ -231,13 +231,7 @@ static void advise_members(struct admin *a, FILE *advice)
     struct fault f = {0};
     PGresult *r;
 
-    if (session_once(
-            a,
-            "SELECT r.rolname FROM pg_roles r WHERE r.rolname IN ('onceward_sidecar', 'onceward_app')"
-            /* Excludes the login that created the role: since PostgreSQL 16 it may administer it. */
-            " AND NOT EXISTS (SELECT FROM pg_roles u WHERE u.rolcanlogin AND NOT u.rolsuper"
-            "  AND pg_has_role(u.oid, r.oid, 'USAGE')) ORDER BY 1 DESC",
-            0, NULL, &r, &f))
+    if (session_once(a, sql_query("migrate_members"), 0, NULL, &r, &f))
         return;
     for (int i = 0; i < PQntuples(r); i++) {
         const char *role = field_text(r, i, 0);

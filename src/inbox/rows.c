@@ -2,24 +2,12 @@
  * pages. */
 
 #include "inbox/session.h"
+#include "inbox/sql.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { PAGE = 200 };
-
-/* The token is left out: its owner could complete the message. */
-static const char sql[] =
-    "SELECT r.consumer, r.message_id, json_build_object('consumer', r.consumer, 'message_id', r.message_id,"
-    " 'status', r.status, 'attempt', r.attempt, 'takeovers', r.takeovers, 'crashes', r.crashes,"
-    " 'received_at', r.received_at, 'completed_at', r.completed_at, 'next_attempt_at', r.next_attempt_at,"
-    " 'token_expires_at', r.token_expires_at, 'claimed_by', r.claimed_by, 'message_type', r.message_type,"
-    " 'fingerprint', encode(r.fingerprint, 'hex'), 'http_status', r.http_status, 'last_error', r.last_error,"
-    " 'result', r.result)::text FROM onceward.inbox r"
-    " WHERE (r.consumer, r.message_id) > ($1, $2) AND ($3::text IS NULL OR r.consumer = $3::text)"
-    " AND ($4::timestamptz IS NULL OR r.received_at >= $4::timestamptz)"
-    " AND ($5::timestamptz IS NULL OR r.received_at < $5::timestamptz)"
-    " ORDER BY r.consumer, r.message_id LIMIT 200";
 
 /* Runs without a timeout, since matches may be few and far apart. */
 static int ask(struct admin *a, const char *const *params, PGresult **ret, struct fault *f)
@@ -28,7 +16,7 @@ static int ask(struct admin *a, const char *const *params, PGresult **ret, struc
 
     if (session_begin(a, 0, 0, f) ||
         session_script(a, "SET LOCAL enable_seqscan = off; SET LOCAL jit = off", f) ||
-        session_query(a, sql, 5, params, &r, f)) {
+        session_query(a, sql_query("rows_page"), 5, params, &r, f)) {
         session_rollback(a);
         return -1;
     }

@@ -2,6 +2,8 @@
 
 #include "inbox/sql.h"
 
+#include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 int sql_file_version(const struct sql_file *file)
@@ -24,6 +26,17 @@ const struct sql_file *sql_file_find(const char *name)
         if (strcmp(sql_files[i].name, name) == 0)
             return &sql_files[i];
     return NULL;
+}
+
+const char *sql_query(const char *name)
+{
+    char path[64];
+
+    snprintf(path, sizeof(path), "queries/%s.sql", name);
+    const struct sql_file *file = sql_file_find(path);
+
+    assert(file);
+    return file->text;
 }
 
 int sql_newest(void)

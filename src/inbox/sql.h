@@ -19,5 +19,8 @@ int sql_file_version(const struct sql_file *file);
 /* The file of that name, or NULL. */
 const struct sql_file *sql_file_find(const char *name);
 
+/* The text of queries/NAME.sql, which must exist. */
+const char *sql_query(const char *name);
+
 /* This program's version of the schema: the number of its newest migration. */
 int sql_newest(void);

@@ -429,13 +429,11 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
     const char *const params[] = {buf_text(&names)};
 
     answer = admin_fleet(s->a, c, &s->fleet, f) ||
-             session_once(s->a, sql_file_find("queries/status_consumers.sql")->text, 1, params, &s->consumers,
-                          f) ||
-             session_once(s->a, sql_file_find("queries/status_reasons.sql")->text, 0, NULL, &s->reasons, f) ||
-             session_once(s->a, sql_file_find("queries/status_unfinished.sql")->text, 0, NULL, &s->unfinished,
-                          f) ||
-             session_once(s->a, sql_file_find("queries/status_overdue.sql")->text, 0, NULL, &s->overdue, f) ||
-             session_once(s->a, sql_file_find("queries/status_history.sql")->text, 0, NULL, &s->history, f);
+             session_once(s->a, sql_query("status_consumers"), 1, params, &s->consumers, f) ||
+             session_once(s->a, sql_query("status_reasons"), 0, NULL, &s->reasons, f) ||
+             session_once(s->a, sql_query("status_unfinished"), 0, NULL, &s->unfinished, f) ||
+             session_once(s->a, sql_query("status_overdue"), 0, NULL, &s->overdue, f) ||
+             session_once(s->a, sql_query("status_history"), 0, NULL, &s->history, f);
     buf_deinit(&names);
     return answer ? -1 : 0;
 }

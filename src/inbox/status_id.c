@@ -130,8 +130,7 @@ int admin_status_id(struct admin *a, const char *id, bool json, FILE *out, struc
     const char *const params[] = {id};
     PGresult *r = NULL;
 
-    if (admin_check_schema(a, f) ||
-        session_once(a, sql_file_find("queries/status_id.sql")->text, 1, params, &r, f))
+    if (admin_check_schema(a, f) || session_once(a, sql_query("status_id"), 1, params, &r, f))
         return -1;
     if (json)
         print_json(r, id, out);

@@ -7,6 +7,7 @@
 #include "onceward/inbox/trial.h"
 
 #include "inbox/session.h"
+#include "inbox/sql.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -254,12 +255,7 @@ int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, 
 
 int trial_waiting(struct trial *t, int *ret, struct fault *f)
 {
-    /* Sessions that wait for the holder, and sessions that wait behind those for the same row. */
-    static const char sql[] =
-        "WITH w AS MATERIALIZED (SELECT DISTINCT l.pid, pg_blocking_pids(l.pid) AS blockers FROM pg_locks l "
-        "WHERE NOT l.granted), first AS (SELECT pid FROM w WHERE $1::integer = ANY (blockers)) "
-        "SELECT count(*), coalesce(array_agg(pid), '{}')::text FROM w "
-        "WHERE $1::integer = ANY (blockers) OR blockers && ARRAY(SELECT pid FROM first)";
+    const char *sql = sql_query("trial_waiting");
     char pid[24];
     const char *const params[] = {pid};
     PGresult *r;

@@ -42,7 +42,7 @@ int trust_ask(struct admin *a, bool mine, PGresult **ret, struct fault *f)
     int answer;
 
     add_signatures(&signatures);
-    answer = session_query(a, sql_file_find("queries/schema_trust.sql")->text, 2,
+    answer = session_query(a, sql_query("schema_trust"), 2,
                            (const char *const[]){mine ? "true" : "false", buf_text(&signatures)}, ret, f);
     buf_deinit(&signatures);
     return answer;

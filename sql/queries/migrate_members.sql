@@ -1,0 +1,8 @@
+-- The roles of the schema that no login has, except the login that created them: since PostgreSQL 16 it may administer them.
+--
+-- Locks: none. Repeating it: only reads.
+SELECT r.rolname
+FROM pg_roles r
+WHERE r.rolname IN ('onceward_sidecar', 'onceward_app')
+  AND NOT EXISTS (SELECT FROM pg_roles u WHERE u.rolcanlogin AND NOT u.rolsuper AND pg_has_role(u.oid, r.oid, 'USAGE'))
+ORDER BY 1 DESC
