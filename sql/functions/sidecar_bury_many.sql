@@ -37,7 +37,6 @@ SET enable_indexscan = on
 SET enable_tidscan = on
 AS $$
 DECLARE
-    c_swept   constant text := 'token expired without an answer'; -- by sidecar_keep_house: no failure was written
     c_none    constant uuid := '00000000-0000-0000-0000-000000000000';
     v_died    timestamptz;
     v_now     timestamptz;
@@ -96,7 +95,7 @@ BEGIN
                    CASE WHEN p_exhausted[i] IS NOT TRUE THEN r.token = p_tokens[i] AND r.status IN ('processing', 'failed')
                         WHEN p_reasons[i] <> 'attempts' THEN
                             r.status IN ('failed', 'held') OR (r.status = 'waiting' AND r.token_expires_at <= v_stale)
-                        WHEN r.status = 'failed' AND r.last_error IS DISTINCT FROM c_swept THEN r.attempt >= p_max_attempts[q]
+                        WHEN r.status = 'failed' AND r.swept IS NOT TRUE THEN r.attempt >= p_max_attempts[q]
                         ELSE r.takeovers >= p_max_attempts[q] + 2
                              AND (r.status = 'failed'
                                   OR (r.status = 'processing'

@@ -55,7 +55,6 @@ SET enable_tidscan = on
 AS $$
 DECLARE
     c_most       constant interval := interval '168 hours'; -- the longest max_window
-    c_swept      constant text := 'token expired without an answer'; -- by sidecar_keep_house: no failure was written
     v_received   timestamptz; -- for new rows
     v_now        timestamptz;
     v_stale      timestamptz; -- tokens that expired before this may be taken over
@@ -107,7 +106,7 @@ BEGIN
             FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_deaths, p_alone)
                  WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
             CROSS JOIN LATERAL (
-                SELECT r.ctid AS tid, r.status, r.token, coalesce(r.last_error = c_swept, false) AS swept, late.yes AS ends_late, r.claimed_by = '' AS is_first
+                SELECT r.ctid AS tid, r.status, r.token, coalesce(r.swept, false) AS swept, late.yes AS ends_late, r.claimed_by = '' AS is_first
                 FROM onceward.inbox r
                 CROSS JOIN LATERAL (
                     SELECT CASE r.status
@@ -128,7 +127,7 @@ BEGIN
                               AND (coalesce(r.takeovers, 0) = 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)))
                       WHEN 'failed' THEN
                           r.next_attempt_at <= v_now AND r.token <> i.token
-                          AND CASE WHEN r.last_error = c_swept
+                          AND CASE WHEN r.swept
                                    THEN coalesce(r.takeovers, 0) = 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)
                                    ELSE r.attempt < p_max_attempts[i.queue] END
                       WHEN 'waiting' THEN r.next_attempt_at <= v_now AND r.token <> i.token
@@ -160,7 +159,8 @@ BEGIN
                 crashes = CASE WHEN t.status <> 'dead' THEN r.crashes END,
                 unproven_at = CASE WHEN t.status <> 'dead' THEN r.unproven_at END,
                 unproven_step = CASE WHEN t.status <> 'dead' THEN r.unproven_step END,
-                batch_cap = CASE WHEN t.status <> 'dead' THEN r.batch_cap END
+                batch_cap = CASE WHEN t.status <> 'dead' THEN r.batch_cap END,
+                swept = NULL
             FROM taken t
             WHERE NOT t.ends_late AND r.ctid = t.tid AND r.token = t.old_token AND r.status = t.status
             RETURNING t.ord, t.status = 'processing' AND t.takes_over AS taken_over
@@ -207,7 +207,7 @@ BEGIN
          WITH ORDINALITY i (queue, id, token, fingerprint, deaths, alone, ord)
     LEFT JOIN LATERAL (
         SELECT r.status, r.attempt, r.token, r.fingerprint, r.token_expires_at, r.max_expires_at, r.next_attempt_at, r.claimed_by,
-               r.received_at, r.alive_since, r.completed_at, r.last_error, r.takeovers, r.crashes, r.unproven_at, r.unproven_step, r.batch_cap
+               r.received_at, r.alive_since, r.completed_at, r.last_error, r.takeovers, r.crashes, r.unproven_at, r.unproven_step, r.batch_cap, r.swept
         FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
     LEFT JOIN LATERAL (
@@ -234,7 +234,7 @@ BEGIN
                       AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
                                                   p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own, p_gone))
                      IS NOT TRUE THEN 'held'
-            WHEN r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept) THEN
+            WHEN r.status = 'processing' OR (r.status = 'failed' AND r.swept) THEN
                 CASE WHEN r.takeovers >= p_max_attempts[i.queue] + 2 THEN 'exhausted'
                      WHEN r.token = i.token THEN 'lost'
                      WHEN r.next_attempt_at > v_now THEN 'not_due'

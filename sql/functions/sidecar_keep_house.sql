@@ -54,7 +54,6 @@ DECLARE
     c_least  constant interval := '1 hour'; -- between a completion and its move: see sidecar_claim_many
     c_ahead  constant interval := '1 minute'; -- by which compacted_to is recorded ahead, so that few calls write it
     c_said   constant interval := '1 hour'; -- how long a reported retention counts
-    c_swept  constant text := 'token expired without an answer'; -- sidecar_settle_many recognises a swept row by it
     v_now    constant timestamptz := clock_timestamp();
     v_end    constant timestamptz := v_now + p_budget_us * interval '1 us';
     v_ahead  constant bigint := coalesce(floor(1000 * extract(epoch FROM v_now))::bigint - p_clock_ms, 0);
@@ -220,7 +219,7 @@ BEGIN
                 FOR UPDATE OF r SKIP LOCKED
             )
             UPDATE onceward.inbox r
-            SET status = 'failed', next_attempt_at = v_now, last_error = c_swept, http_status = NULL
+            SET status = 'failed', swept = true, next_attempt_at = v_now, last_error = 'token expired without an answer', http_status = NULL
             FROM taken t
             WHERE r.ctid = t.tid AND r.token = t.token AND r.status = 'processing' AND r.token_expires_at <= v_late;
             GET DIAGNOSTICS v_n = ROW_COUNT;

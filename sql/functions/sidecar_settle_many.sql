@@ -20,7 +20,6 @@ SET enable_memoize = off
 SET enable_tidscan = on
 AS $$
 DECLARE
-    c_swept constant text := 'token expired without an answer'; -- sidecar_keep_house leaves the token valid
     v_n bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
@@ -34,7 +33,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
             WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token
-              AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept))
+              AND (r.status = 'processing' OR (r.status = 'failed' AND r.swept))
             LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
     )
     UPDATE onceward.inbox r
@@ -42,7 +41,7 @@ BEGIN
         result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token
-      AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept));
+      AND (r.status = 'processing' OR (r.status = 'failed' AND r.swept));
     GET DIAGNOSTICS v_n = ROW_COUNT;
 
     IF v_n = cardinality(p_ids) THEN
@@ -55,12 +54,12 @@ BEGIN
            CASE WHEN r.status IS NULL THEN 'vanished'
                 WHEN r.status = 'completed' THEN 'completed'
                 WHEN r.token = i.token
-                     AND (r.status = 'processing' OR (r.status = 'failed' AND r.last_error = c_swept))
+                     AND (r.status = 'processing' OR (r.status = 'failed' AND r.swept))
                      THEN 'locked'
                 ELSE 'lost' END
     FROM unnest(p_queues, p_ids, p_tokens) WITH ORDINALITY i (queue, id, token, ord)
     LEFT JOIN LATERAL (
-        SELECT r.status, r.token, r.last_error FROM onceward.inbox r
+        SELECT r.status, r.token, r.swept FROM onceward.inbox r
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
     ORDER BY i.ord;
 END

@@ -5,7 +5,7 @@
 WITH wanted (relation, needed, optional) AS (VALUES
     ('onceward.inbox'::regclass,
      '{token,status,received_at,token_expires_at,max_expires_at,attempt,fingerprint,message_id,consumer,claimed_by}'::name[],
-     '{http_status,completed_at,alive_since,next_attempt_at,message_type,last_error,result,crashes,takeovers,alone,unproven_at,unproven_step,renewals,renewals_until,batch_cap}'::name[]),
+     '{http_status,completed_at,alive_since,next_attempt_at,message_type,last_error,result,crashes,takeovers,alone,unproven_at,unproven_step,renewals,renewals_until,batch_cap,swept}'::name[]),
     ('onceward.dead_letter',
      '{id,consumer,vhost,queue,rowless,reason,attempts,body,exchange,routing_key,deaths,died_at}',
      '{message_id,raw_id,http_status,last_error,fingerprint,content_type,message_type,properties,headers,digest,content_header}'),
