@@ -28,7 +28,7 @@ void application_init(struct application *a, const struct application_rules *rul
 
 /* --- slots --- */
 
-static int busy(const struct application *a)
+static int n_busy(const struct application *a)
 {
     return a->n_out + a->n_reserved;
 }
@@ -36,7 +36,7 @@ static int busy(const struct application *a)
 int application_taken(const struct application *a)
 {
     assert(a->n_out >= 0 && a->n_reserved >= 0 && a->n_accepted >= 0);
-    return busy(a) + a->n_accepted;
+    return n_busy(a) + a->n_accepted;
 }
 
 /* Is the application kept free for a message, or running only that one? */
@@ -287,7 +287,7 @@ int64_t application_others_first_ms(const struct application *a)
 
 enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient)
 {
-    bool quiet = !busy(a) && !a->n_abandoned && !a->n_accepted;
+    bool quiet = !n_busy(a) && !a->n_abandoned && !a->n_accepted;
 
     assert(holder);
     place_settle(a, now_ms);
@@ -319,7 +319,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
 
 bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder)
 {
-    if ((a->place.holder && a->place.holder != holder) || busy(a) > 1 || a->n_abandoned || a->n_accepted ||
+    if ((a->place.holder && a->place.holder != holder) || n_busy(a) > 1 || a->n_abandoned || a->n_accepted ||
         awaits_news(a))
         return false;
     assert(holder);

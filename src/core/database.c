@@ -19,7 +19,7 @@ void database_linked(struct database *b)
 {
     b->linked = true;
     b->refuses = b->doubtful = b->trying = false;
-    b->life++;
+    b->epoch++;
     b->down_since_ms = b->up_since_ms = 0;
     b->try_at_ms = 0;
     b->n_tries = 0;
@@ -35,7 +35,7 @@ static void database_down(struct database *b, int64_t now_ms, const char *reason
 void database_lost(struct database *b, int64_t now_ms, const char *reason)
 {
     b->linked = b->refuses = b->doubtful = b->trying = false;
-    b->life++;
+    b->epoch++;
     b->try_at_ms = INT64_MAX;
     database_down(b, now_ms, reason);
 }

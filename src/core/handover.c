@@ -181,7 +181,7 @@ static void forget_peers(struct queue *q)
     q->handover.other_is_active = false;
 }
 
-static void hear(struct queue *q, const struct handover_peer *p)
+static void hear_peer(struct queue *q, const struct handover_peer *p)
 {
     struct handover *h = &q->handover;
 
@@ -194,7 +194,7 @@ static void hear(struct queue *q, const struct handover_peer *p)
 }
 
 /* The broker has switched, without a notice, once the active replica had acked all. */
-static void follow(struct queue *q, int64_t now_ms)
+static void follow_priorities(struct queue *q, int64_t now_ms)
 {
     struct handover *h = &q->handover;
 
@@ -241,7 +241,7 @@ bool handover_presence(struct queue *const *partitions, size_t n, int64_t now_ms
     }
     assert(n > 0);
     for (size_t i = 0; i < n_peers; i++)
-        hear(partitions[peers[i].partition], &peers[i]);
+        hear_peer(partitions[peers[i].partition], &peers[i]);
     if (!known->n_changes || hash != known->hash) {
         find_owners(partitions, n, members, n_members);
         *known = (struct handover_members){hash, now_ms, known->n_changes + 1};
@@ -249,7 +249,7 @@ bool handover_presence(struct queue *const *partitions, size_t n, int64_t now_ms
     is_settled = now_ms - known->since_ms >= SETTLE_MS;
     for (size_t i = 0; i < n; i++) {
         partitions[i]->handover.change = known->n_changes;
-        follow(partitions[i], now_ms);
+        follow_priorities(partitions[i], now_ms);
         if (is_settled)
             take_over(partitions[i], now_ms);
     }

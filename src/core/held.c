@@ -138,7 +138,7 @@ static bool keeps_place(const struct queue *q, const struct delivery *d)
 }
 
 /* Messages that share a request share a slot. */
-static void reserve(struct queue *q, struct delivery *d)
+static void reserve_slot(struct queue *q, struct delivery *d)
 {
     size_t before = slots_of(q->held.reserved_units);
 
@@ -150,7 +150,7 @@ static void reserve(struct queue *q, struct delivery *d)
         application_reserve(q->application);
 }
 
-static void unreserve(struct queue *q, const struct delivery *d)
+static void unreserve_slot(struct queue *q, const struct delivery *d)
 {
     size_t before = slots_of(q->held.reserved_units);
 
@@ -169,9 +169,9 @@ static void account_slot(struct queue *q, struct delivery *d, bool took)
     bool takes = takes_slot(d);
 
     if (takes && !took)
-        reserve(q, d);
+        reserve_slot(q, d);
     else if (!takes && took)
-        unreserve(q, d);
+        unreserve_slot(q, d);
 }
 
 static void account_place(struct queue *q, int64_t now_ms, struct delivery *d)
@@ -265,7 +265,7 @@ static struct delivery *leader_find(const struct queue *q, struct slice id)
     return NULL;
 }
 
-static void lead(struct queue *q, struct delivery *d)
+static void lead_id(struct queue *q, struct delivery *d)
 {
     assert(!d->leader && !delivery_has_ended(d));
     hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->id, d->id_len));
@@ -311,7 +311,7 @@ enum join held_join(struct queue *q, struct delivery *d, const struct delivery *
     if (!leader && q->rules.ordered && has_earlier_surplus(q, d))
         return JOIN_SURPLUS;
     if (!leader) {
-        lead(q, d);
+        lead_id(q, d);
         return JOIN_LEADS;
     }
     bool same = q->rules.mismatch_is_duplicate ||
@@ -351,13 +351,13 @@ static void drop_id(struct queue *q, struct delivery *d)
 }
 
 /* Makes the first follower the leader of the others, with the known facts of the row. NULL: no follower. */
-static struct delivery *promote(struct queue *q, struct delivery *d)
+static struct delivery *promote_follower(struct queue *q, struct delivery *d)
 {
     struct delivery *heir = held_first_follower(d), *f;
 
     if (!heir)
         return NULL;
-    lead(q, heir);
+    lead_id(q, heir);
     while ((f = held_first_follower(d))) {
         list_push(&heir->followers, &f->in_leader);
         f->leader = heir;
@@ -374,7 +374,7 @@ struct delivery *held_step_down(struct queue *q, struct delivery *d)
     bool led = d->leader == d;
 
     drop_id(q, d);
-    return led ? promote(q, d) : NULL;
+    return led ? promote_follower(q, d) : NULL;
 }
 
 /* --- its life --- */
@@ -470,7 +470,7 @@ static void delivery_free(struct queue *q, struct delivery *d)
     free(d);
 }
 
-static void reap(struct queue *q)
+static void reap_ended(struct queue *q)
 {
     struct link *k;
 
@@ -484,7 +484,7 @@ static void reap(struct queue *q)
 void queue_reap(struct queue *q)
 {
     if (q->notes.at == q->notes.n && !q->abandons.n)
-        reap(q);
+        reap_ended(q);
 }
 
 static void list_end_all(struct queue *q, struct list *l)
@@ -513,7 +513,7 @@ void held_deinit(struct queue *q)
         list_end_all(q, &h->wanted[i]);
         list_end_all(q, &h->sent[i]);
     }
-    reap(q);
+    reap_ended(q);
     hash_deinit(&h->by_ref);
     hash_deinit(&h->by_id);
     hash_deinit(&h->requests);

@@ -476,7 +476,7 @@ static bool says_nothing_about_others(const struct delivery *d)
 }
 
 /* Counts a failure of a message. Answers whether the circuit breaker is set now. */
-static bool failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
+static bool count_message_failure(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
 {
     struct brake_failure f = {
         .id = brake_id(q, d), .no_id = no_id, .text = d->outcome.error ? d->outcome.error : ""};
@@ -697,7 +697,7 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
 static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death,
                                struct row_changes changes)
 {
-    bool spared = life_is_tainted(q, d) || failed(q, now_ms, d, false);
+    bool spared = life_is_tainted(q, d) || count_message_failure(q, now_ms, d, false);
 
     assert(d->op == OP_FORWARD || d->op == OP_REVOKE || d->op == OP_CHECK);
     if (changes.crashes >= 0)
@@ -740,7 +740,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
     letter_set(d, why, rowless);
     if ((life_is_near(q, d) && !held_can_renew(q, d)) || d->given_up)
         return life_dead_letter(q, now_ms, d, why, rowless);
-    if (!failed(q, now_ms, d, no_id)) {
+    if (!count_message_failure(q, now_ms, d, no_id)) {
         d->outcome.charge = CHARGE_ATTEMPT;
         return life_dead_letter(q, now_ms, d, why, rowless);
     }
@@ -1080,7 +1080,7 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
 static void unanswered_counts(struct queue *q, int64_t now_ms, const struct delivery *d, bool charged)
 {
     if (charged)
-        failed(q, now_ms, d, false);
+        count_message_failure(q, now_ms, d, false);
     else if (batches_in_company(d) && !life_is_tainted(q, d))
         life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
 }

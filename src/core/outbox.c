@@ -56,13 +56,13 @@ void outbox_deinit(struct outbox *o)
 
 /* --- restart --- */
 
-static void stale(enum outbox_ask *ask)
+static void ask_outdate(enum outbox_ask *ask)
 {
     if (*ask == OUTBOX_ASKED)
         *ask = OUTBOX_STALE;
 }
 
-static void forget(struct outbox *o)
+static void forget_all(struct outbox *o)
 {
     rows_forget(o);
     exchanges_unstop(o);
@@ -72,24 +72,24 @@ static void forget(struct outbox *o)
     o->parked.reading = NULL;
     o->parked.n = 0;
     o->parked.at_ms = 0;
-    stale(&o->parked.list);
-    stale(&o->parked.read);
-    stale(&o->parked.delete);
+    ask_outdate(&o->parked.list);
+    ask_outdate(&o->parked.read);
+    ask_outdate(&o->parked.delete);
     o->reading.batch = NULL;
     o->reading.after = -1;
     o->reading.idle = false;
     o->writing.dirty = false;
     o->writing.n = 0;
     o->link.quiet_since_ms = 0;
-    stale(&o->reading.ask);
-    stale(&o->writing.ask);
-    stale(&o->letter);
-    stale(&o->turning.ask);
-    stale(&o->lease.restoring);
+    ask_outdate(&o->reading.ask);
+    ask_outdate(&o->writing.ask);
+    ask_outdate(&o->letter);
+    ask_outdate(&o->turning.ask);
+    ask_outdate(&o->lease.restoring);
 }
 
 /* The lease is lost: everything that needed it stops. */
-static void leave(struct outbox *o, int64_t now_ms, int64_t wait_ms, const char *why)
+static void lease_leave(struct outbox *o, int64_t now_ms, int64_t wait_ms, const char *why)
 {
     if (o->lease.number) {
         o->to_tell[OUTBOX_TOLD_LEFT] = true;
@@ -101,7 +101,7 @@ static void leave(struct outbox *o, int64_t now_ms, int64_t wait_ms, const char 
     o->lease.restored = false;
     o->lease.at_ms = now_ms + wait_ms;
     o->offering = o->paused = false;
-    forget(o);
+    forget_all(o);
 }
 
 bool outbox_holds(const struct outbox *o, int64_t now_ms)
@@ -115,7 +115,7 @@ void outbox_database(struct outbox *o, int64_t now_ms, bool is_there, const char
 {
     o->link.database = is_there;
     if (!is_there)
-        leave(o, now_ms, 0, why);
+        lease_leave(o, now_ms, 0, why);
     o->reading.ask = o->writing.ask = o->letter = o->turning.ask = OUTBOX_IDLE;
     o->parked.list = o->parked.read = o->parked.delete = OUTBOX_IDLE;
     o->lease.ask = o->lease.registering = o->lease.restoring = OUTBOX_IDLE;
@@ -128,7 +128,7 @@ void outbox_registered(struct outbox *o, int64_t now_ms, enum outbox_answer answ
     if (!outbox_take_answer(&o->lease.registering))
         return;
     if (answer == OUTBOX_LOST)
-        leave(o, now_ms, REFUSED_MS, why);
+        lease_leave(o, now_ms, REFUSED_MS, why);
     o->lease.registered = answer == OUTBOX_DONE;
     o->lease.at_ms = now_ms + (answer == OUTBOX_DONE ? 0 : answer == OUTBOX_AGAIN ? AGAIN_MS : REFUSED_MS);
     if (answer != OUTBOX_LOST)
@@ -139,7 +139,7 @@ void outbox_registered(struct outbox *o, int64_t now_ms, enum outbox_answer answ
 
 static void lease_taken(struct outbox *o, int64_t now_ms, int64_t number, bool restored)
 {
-    forget(o);
+    forget_all(o);
     o->lease.number = number;
     o->lease.restored = restored;
     o->to_tell[OUTBOX_TOLD_HELD] = true;
@@ -156,7 +156,7 @@ void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
     switch (answer) {
     case OUTBOX_DONE:
         if (!number) { /* the lease was given up */
-            leave(o, now_ms, o->lease.at_ms - now_ms, o->why);
+            lease_leave(o, now_ms, o->lease.at_ms - now_ms, o->why);
             return;
         }
         o->lease.until_ms = o->lease.asked_ms + for_ms;
@@ -170,7 +170,7 @@ void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
         return;
     case OUTBOX_LOST:
         o->error = NULL;
-        leave(o, now_ms, RENEW_MS, "another sidecar has the lease");
+        lease_leave(o, now_ms, RENEW_MS, "another sidecar has the lease");
         return;
     }
 }
@@ -188,7 +188,7 @@ void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer
     if (!outbox_take_answer(&o->lease.restoring))
         return;
     if (answer == OUTBOX_LOST)
-        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+        lease_leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
     o->lease.restored = answer == OUTBOX_AGAIN || answer == OUTBOX_ANEW;
     o->reading.at_ms = now_ms + (answer == OUTBOX_AGAIN ? AGAIN_MS : 0);
 }
@@ -224,9 +224,9 @@ void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *
 }
 
 /* The server no longer knows the batch, or there is no position: the lease tells which. */
-static void anew(struct outbox *o, int64_t now_ms)
+static void read_again(struct outbox *o, int64_t now_ms)
 {
-    forget(o);
+    forget_all(o);
     o->lease.at_ms = now_ms;
     o->reading.at_ms = o->reading.not_before_ms = now_ms + ANEW_MS;
 }
@@ -288,7 +288,7 @@ void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answe
     if (!outbox_take_answer(&r->ask))
         return;
     if (answer == OUTBOX_ANEW) {
-        anew(o, now_ms);
+        read_again(o, now_ms);
         return;
     }
     if (answer != OUTBOX_DONE) {
@@ -311,9 +311,9 @@ void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
     if (!outbox_take_answer(&o->writing.ask))
         return;
     if (answer == OUTBOX_LOST)
-        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+        lease_leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
     else if (answer == OUTBOX_ANEW)
-        anew(o, now_ms);
+        read_again(o, now_ms);
     if (answer != OUTBOX_AGAIN)
         return;
     o->writing.dirty = true;
@@ -325,7 +325,7 @@ void outbox_bury_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answe
     if (!outbox_take_answer(&o->letter))
         return;
     if (answer == OUTBOX_LOST) {
-        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+        lease_leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
         return;
     }
     rows_settle_buried(o);
@@ -341,7 +341,7 @@ void outbox_turned(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
     if (!outbox_take_answer(&o->turning.ask))
         return;
     if (answer == OUTBOX_LOST)
-        leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
+        lease_leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
     o->turning.seen = o->next_number;
     o->turning.at_ms = now_ms + (more ? 0 : idle ? TURN_IDLE_MS : TURN_MS);
 }
@@ -393,9 +393,9 @@ void outbox_blocked(struct outbox *o, bool blocked)
 void outbox_drain(struct outbox *o, int64_t now_ms, bool now)
 {
     o->draining = true;
-    stale(&o->reading.ask);
+    ask_outdate(&o->reading.ask);
     if (now)
-        leave(o, now_ms, 0, "it ends");
+        lease_leave(o, now_ms, 0, "it ends");
 }
 
 bool outbox_is_drained(const struct outbox *o)
@@ -405,7 +405,7 @@ bool outbox_is_drained(const struct outbox *o)
 
 /* --- actions --- */
 
-static bool ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_action_kind kind)
+static bool action_ask(enum outbox_ask *what, struct outbox_action *a, enum outbox_action_kind kind)
 {
     assert(*what == OUTBOX_IDLE);
     *what = OUTBOX_ASKED;
@@ -495,14 +495,14 @@ static bool lease_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
                          : "a row is for an exchange that is not in outbox.exchanges: another "
                            "sidecar that allows it may take the lease");
         l->at_ms = now_ms + (o->draining || is_silent(o, now_ms) ? OUTBOX_SILENT_MS : OUTBOX_OFFER_MS);
-        return ask(&l->ask, a, OUTBOX_GIVE_UP);
+        return action_ask(&l->ask, a, OUTBOX_GIVE_UP);
     }
     if (now_ms < l->at_ms || (!l->number && (!o->link.broker || o->draining)))
         return false;
     if (!l->registered && o->link.broker)
-        return l->registering == OUTBOX_IDLE && ask(&l->registering, a, OUTBOX_REGISTER);
+        return l->registering == OUTBOX_IDLE && action_ask(&l->registering, a, OUTBOX_REGISTER);
     l->asked_ms = now_ms;
-    return ask(&l->ask, a, OUTBOX_LEASE);
+    return action_ask(&l->ask, a, OUTBOX_LEASE);
 }
 
 static bool read_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
@@ -517,7 +517,7 @@ static bool read_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
     a->batch = r->batch;
     a->seq = r->after;
     a->n = room < READ_ROWS ? (int)room : READ_ROWS;
-    return ask(&r->ask, a, r->idle ? OUTBOX_LOOK : OUTBOX_READ);
+    return action_ask(&r->ask, a, r->idle ? OUTBOX_LOOK : OUTBOX_READ);
 }
 
 static const struct outbox_batch *batch_numbered(struct outbox *o, uint64_t number)
@@ -543,7 +543,7 @@ static bool write_next(struct outbox *o, int64_t now_ms, struct outbox_action *a
     w->dirty = false;
     w->n = 0;
     w->at_ms = now_ms + WRITE_MS;
-    return ask(&w->ask, a, OUTBOX_WRITE);
+    return action_ask(&w->ask, a, OUTBOX_WRITE);
 }
 
 static bool send_next(struct outbox *o, int64_t now_ms, struct outbox_action *a)
@@ -561,7 +561,7 @@ static bool work_next(struct outbox *o, int64_t now_ms, bool can_send, struct ou
 {
     if (o->lease.restored)
         return now_ms >= o->reading.at_ms && o->lease.restoring == OUTBOX_IDLE &&
-               ask(&o->lease.restoring, a, OUTBOX_RESTORE);
+               action_ask(&o->lease.restoring, a, OUTBOX_RESTORE);
     if (can_send && send_next(o, now_ms, a))
         return true;
     if (!o->link.database)
@@ -570,10 +570,10 @@ static bool work_next(struct outbox *o, int64_t now_ms, bool can_send, struct ou
         return true;
     if (o->letter == OUTBOX_IDLE && o->letters.len && now_ms >= o->letter_at_ms) {
         rows_bury(o);
-        return ask(&o->letter, a, OUTBOX_BURY);
+        return action_ask(&o->letter, a, OUTBOX_BURY);
     }
     return o->turning.ask == OUTBOX_IDLE && now_ms >= o->turning.at_ms && !o->draining &&
-           ask(&o->turning.ask, a, OUTBOX_TURN);
+           action_ask(&o->turning.ask, a, OUTBOX_TURN);
 }
 
 bool outbox_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_action *ret)
@@ -581,7 +581,7 @@ bool outbox_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_
     *ret = (struct outbox_action){.seq = -1};
     watch_silence(o, now_ms);
     if (o->lease.number && !outbox_holds(o, now_ms))
-        leave(o, now_ms, 0, "the lease ran out");
+        lease_leave(o, now_ms, 0, "the lease ran out");
     if (tell_next(o, ret))
         return true;
     if (o->link.database && lease_next(o, now_ms, ret))

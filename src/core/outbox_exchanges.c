@@ -97,7 +97,7 @@ void exchange_stop(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
     o->parked.n_stopped++;
 }
 
-static void ends(struct outbox *o, struct outbox_exchange *e)
+static void stop_end(struct outbox *o, struct outbox_exchange *e)
 {
     assert(!e->stop.is || o->parked.n_stopped > 0);
     o->parked.n_stopped -= e->stop.is;
@@ -108,7 +108,7 @@ void exchanges_unstop(struct outbox *o)
 {
     list_each(&o->exchanges, k)
     {
-        ends(o, container_of(k, struct outbox_exchange, in_use));
+        stop_end(o, container_of(k, struct outbox_exchange, in_use));
     }
 }
 
@@ -116,13 +116,13 @@ void exchange_settle(struct outbox *o, struct outbox_exchange *e)
 {
     if (!e->stop.is || !e->stop.empty || e->stop.n_parked)
         return;
-    ends(o, e);
+    stop_end(o, e);
     e->n_refused = e->n_topics = 0;
     e->stop = (struct outbox_stop){.to_tell = true, .ended = true};
     o->to_tell[OUTBOX_TOLD_STOPPED] = true;
 }
 
-static void tell(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
+static void tell_stop(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
 {
     int n = (int)(e->name.len < SHOWN_MAX ? e->name.len : SHOWN_MAX);
 
@@ -141,7 +141,7 @@ static bool may_offer(const struct outbox *o, int64_t now_ms)
 
 /* Another replica may permit the exchange, so the lease is offered: once per exchange, and once for all that
  * need an offer at the same time. */
-static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
+static enum exchange_verdict offer_lease(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
 {
     e->n_refused = 0;
     if (!e->stop.is && o->parked.n_stopped >= OUTBOX_STOPPED_MAX && !e->ordered)
@@ -149,7 +149,7 @@ static enum exchange_verdict offers(struct outbox *o, int64_t now_ms, struct out
     if (!may_offer(o, now_ms)) {
         exchange_stop(o, now_ms, e);
         e->stop.retry_ms = o->offered_ms + OUTBOX_OFFERS_MS;
-        tell(o, now_ms, e);
+        tell_stop(o, now_ms, e);
         return EXCHANGE_STOPS;
     }
     list_each(&o->exchanges, k)
@@ -185,7 +185,7 @@ enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct 
     e->proven = false;
     snprintf(e->detail, sizeof(e->detail), "%s", why);
     if (reason == DEAD_NOT_ALLOWED && !e->offered)
-        return offers(o, now_ms, e);
+        return offer_lease(o, now_ms, e);
     if (!was_stopped && may_stop(o, e))
         exchange_stop(o, now_ms, e);
     if (!e->stop.is) {
@@ -194,6 +194,6 @@ enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct 
         return EXCHANGE_LETTER;
     }
     e->stop.retry_ms = reason == DEAD_NOT_ALLOWED ? INT64_MAX : now_ms + RETRY_MS;
-    tell(o, now_ms, e);
+    tell_stop(o, now_ms, e);
     return was_stopped ? EXCHANGE_STAYS : EXCHANGE_STOPS;
 }

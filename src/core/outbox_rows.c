@@ -33,7 +33,7 @@ static struct outbox_row *first_of(struct list *l)
 /* --- phases --- */
 
 /* Inserts in the order of reading: nearly always at the end or the front. */
-static void insert(struct list *l, struct outbox_row *row)
+static void row_insert(struct list *l, struct outbox_row *row)
 {
     struct link *at = l->head.prev, *k = &row->in_phase;
 
@@ -101,7 +101,7 @@ static void unlink_row(struct outbox *o, struct outbox_row *row)
         hash_remove(&o->sent_by_look, &row->by_look);
 }
 
-static void place(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
+static void row_place(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
 {
     struct list *to = list_of(o, phase);
 
@@ -111,14 +111,14 @@ static void place(struct outbox *o, struct outbox_row *row, enum outbox_phase ph
         list_push(to, &row->in_phase); /* in the order of tags */
         hash_insert(&o->sent_by_look, &row->by_look, look_hash(row->message_id, row->body.len));
     } else if (to)
-        insert(to, row);
+        row_insert(to, row);
 }
 
-static void give_up(struct outbox *o, struct outbox_row *row, enum dead_reason reason, const char *detail)
+static void row_give_up(struct outbox *o, struct outbox_row *row, enum dead_reason reason, const char *detail)
 {
     row->reason = reason;
     snprintf(row->detail, sizeof(row->detail), "%s", detail);
-    place(o, row, OUTBOX_LETTER_WANTED);
+    row_place(o, row, OUTBOX_LETTER_WANTED);
 }
 
 /* Marks a waiting row of a stopped exchange for the table of parked rows, which are written in the order of
@@ -131,7 +131,7 @@ static bool mark_parked(struct outbox *o, struct outbox_row *row)
         return false;
     row->parking = true;
     e->stop.n_parking++;
-    give_up(o, row, e->reason, e->detail);
+    row_give_up(o, row, e->reason, e->detail);
     return true;
 }
 
@@ -142,20 +142,20 @@ static void leave_key(struct outbox *o, struct outbox_row *row)
     struct outbox_row *next = key_leave(o, row);
 
     while (next && next->phase == OUTBOX_BEHIND) {
-        place(o, next, OUTBOX_WANTED);
+        row_place(o, next, OUTBOX_WANTED);
         next = mark_parked(o, next) ? key_leave(o, next) : NULL;
     }
 }
 
-static void park(struct outbox *o, struct outbox_row *row)
+static void row_park(struct outbox *o, struct outbox_row *row)
 {
     if (mark_parked(o, row))
         leave_key(o, row);
 }
 
-static void move(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
+static void row_move(struct outbox *o, struct outbox_row *row, enum outbox_phase phase)
 {
-    place(o, row, phase);
+    row_place(o, row, phase);
     if (phase == OUTBOX_SETTLED || phase == OUTBOX_UNPARK_WANTED)
         leave_key(o, row);
 }
@@ -190,7 +190,7 @@ static bool is_proven(struct outbox *o, const struct outbox_row *row)
 
 /* --- in and out --- */
 
-static struct slice keep(char **at, struct slice s)
+static struct slice bytes_keep(char **at, struct slice s)
 {
     char *copy = *at;
 
@@ -215,18 +215,18 @@ bool outbox_is_direct_reply(struct slice exchange, struct slice routing_key)
 }
 
 /* Finds faults that are known without asking the broker. */
-static void judge(struct outbox *o, struct outbox_row *row, const struct outbox_new *new)
+static void row_judge(struct outbox *o, struct outbox_row *row, const struct outbox_new *new)
 {
     char text[160];
 
     if (new->body_len > o->rules.max_message_bytes) {
         snprintf(text, sizeof(text), "%zu bytes; outbox.max_message is %zu", new->body_len,
                  o->rules.max_message_bytes);
-        give_up(o, row, DEAD_TOO_LARGE_TO_SEND, text);
+        row_give_up(o, row, DEAD_TOO_LARGE_TO_SEND, text);
     } else if (new->broken) {
-        give_up(o, row, DEAD_INVALID_DATA, new->broken);
+        row_give_up(o, row, DEAD_INVALID_DATA, new->broken);
     } else if (outbox_is_direct_reply(row->exchange, row->routing_key)) {
-        give_up(o, row, DEAD_UNROUTABLE, OUTBOX_DIRECT_REPLY);
+        row_give_up(o, row, DEAD_UNROUTABLE, OUTBOX_DIRECT_REPLY);
     }
 }
 
@@ -250,18 +250,18 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     row->came_ms = now_ms;
     row->age_ms = new->age_ms;
     row->reason = DEAD_NONE;
-    row->exchange = keep(&at, new->exchange);
-    row->routing_key = keep(&at, new->routing_key);
-    row->message_id = keep(&at, new->message_id);
-    row->content_header = keep(&at, new->content_header);
-    row->body = keep(&at, new->body);
+    row->exchange = bytes_keep(&at, new->exchange);
+    row->routing_key = bytes_keep(&at, new->routing_key);
+    row->message_id = bytes_keep(&at, new->message_id);
+    row->content_header = bytes_keep(&at, new->content_header);
+    row->body = bytes_keep(&at, new->body);
     row->n_bytes = sizeof(*row) + n_bytes;
     *bytes_of(o, row) += row->n_bytes;
     list_push(row->parked ? &o->parked_rows : &o->rows, &row->in_order);
     if (!is_ordered(o, row->exchange) || key_enter(o, row))
-        place(o, row, OUTBOX_WANTED);
-    judge(o, row, new);
-    park(o, row);
+        row_place(o, row, OUTBOX_WANTED);
+    row_judge(o, row, new);
+    row_park(o, row);
 }
 
 void rows_park(struct outbox *o, struct outbox_exchange *e)
@@ -269,7 +269,7 @@ void rows_park(struct outbox *o, struct outbox_exchange *e)
     list_each(&o->wanted, k)
     {
         if (slice_equal(row_of(k)->exchange, e->name))
-            park(o, row_of(k));
+            row_park(o, row_of(k));
     }
 }
 
@@ -294,9 +294,9 @@ void rows_unsent(struct outbox *o)
         struct outbox_row *row = row_of(o->sent.head.prev);
 
         row->returned = false;
-        move(o, row, OUTBOX_WANTED);
+        row_move(o, row, OUTBOX_WANTED);
         if (row->key)
-            park(o, row);
+            row_park(o, row);
     }
     o->link.alone = false;
 }
@@ -433,9 +433,9 @@ static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enu
 
     o->link.quiet_since_ms = now_ms; /* another sidecar would get the same refusal */
     if (row->phase == OUTBOX_SENT)
-        move(o, row, OUTBOX_WANTED);
+        row_move(o, row, OUTBOX_WANTED);
     if (verdict == EXCHANGE_LETTER)
-        give_up(o, row, reason, why);
+        row_give_up(o, row, reason, why);
     if (verdict == EXCHANGE_STAYS)
         e->stop.last = e->stop.empty = false; /* rows waiting in memory would take the room of others */
     if (verdict == EXCHANGE_STOPS || verdict == EXCHANGE_STAYS)
@@ -474,7 +474,7 @@ struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
         if (row->barred)
             refuse(o, now_ms, row, DEAD_NOT_ALLOWED, "the exchange is not in outbox.exchanges");
         else if (e && now_ms < e->refused_until_ms)
-            give_up(o, row, e->reason, e->detail);
+            row_give_up(o, row, e->reason, e->detail);
         else
             break;
         if (o->offering)
@@ -500,14 +500,14 @@ void rows_bury(struct outbox *o)
         bytes += row->body_len;
         if (o->burying.len && bytes > OUTBOX_LETTERS_BYTES)
             return;
-        move(o, row, OUTBOX_LETTER_SENT);
+        row_move(o, row, OUTBOX_LETTER_SENT);
     }
 }
 
 void rows_unbury(struct outbox *o)
 {
     while (o->burying.len)
-        move(o, first_of(&o->burying), OUTBOX_LETTER_WANTED);
+        row_move(o, first_of(&o->burying), OUTBOX_LETTER_WANTED);
 }
 
 /* --- facts --- */
@@ -523,7 +523,7 @@ void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint6
     if (o->link.group_left)
         o->link.group_left--;
     exchange_of(o, now_ms, row->exchange);
-    move(o, row, OUTBOX_SENT);
+    row_move(o, row, OUTBOX_SENT);
 }
 
 /* A return means at most one row: see rows_next. */
@@ -551,13 +551,13 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     e->proven = e->worked = true;
     e->n_refused = e->n_topics = 0;
     if (row->returned) {
-        give_up(o, row, DEAD_UNROUTABLE, no_queue);
+        row_give_up(o, row, DEAD_UNROUTABLE, no_queue);
         return;
     }
     counter_add(&o->counts.published, 1);
     histogram_add(&o->lag_us, (row->age_ms + now_ms - row->came_ms) * 1000);
     o->lag_ms = row->age_ms + now_ms - row->came_ms;
-    move(o, row, row->parked ? OUTBOX_UNPARK_WANTED : OUTBOX_SETTLED);
+    row_move(o, row, row->parked ? OUTBOX_UNPARK_WANTED : OUTBOX_SETTLED);
 }
 
 /* Rows that were in flight beside a nacked one are sent one by one. A stopped exchange may hold one of them
@@ -609,9 +609,9 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     row->returned = false;
     row->n_closed = 0;
     send_alone(o);
-    move(o, row, OUTBOX_WANTED);
+    row_move(o, row, OUTBOX_WANTED);
     if (row->key)
-        park(o, row);
+        row_park(o, row);
     wait_longer(l, now_ms);
     l->group_until = last > l->group_until ? last : l->group_until;
     l->group = 1;
@@ -678,7 +678,7 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
         return;
     }
     e->proven = false;
-    give_up(o, row, reason, why);
+    row_give_up(o, row, reason, why);
 }
 
 /* Halves the group, until the refused row is alone. */
@@ -756,7 +756,7 @@ void outbox_buried(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answ
 
 void outbox_unfit(struct outbox *o, struct outbox_row *row, enum dead_reason reason, const char *why)
 {
-    give_up(o, row, reason, why);
+    row_give_up(o, row, reason, why);
 }
 
 void rows_settle_buried(struct outbox *o)
@@ -774,20 +774,20 @@ void rows_settle_buried(struct outbox *o)
         if (row->parked)
             parked_free(o, row);
         else
-            move(o, row, OUTBOX_SETTLED);
+            row_move(o, row, OUTBOX_SETTLED);
     }
 }
 
 void rows_unpark(struct outbox *o)
 {
     while (o->unparks.len && o->unparking.len < OUTBOX_PARKED_ROWS)
-        move(o, first_of(&o->unparks), OUTBOX_UNPARK_SENT);
+        row_move(o, first_of(&o->unparks), OUTBOX_UNPARK_SENT);
 }
 
 void rows_unpark_again(struct outbox *o)
 {
     while (o->unparking.len)
-        move(o, first_of(&o->unparking), OUTBOX_UNPARK_WANTED);
+        row_move(o, first_of(&o->unparking), OUTBOX_UNPARK_WANTED);
 }
 
 void rows_unparked(struct outbox *o)

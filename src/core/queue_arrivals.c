@@ -19,7 +19,7 @@
 
 /* A delivery whose body was skipped: it is requeued when there is room; one that never fits is rejected, or
  * held if nothing may be lost. */
-static struct step skipped(struct queue *q, int64_t now_ms, struct delivery *d)
+static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
     bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2),
@@ -110,7 +110,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
     if (d->message && a->no_id == DEAD_NONE)
         d->given_up = life_is_given_up(q, d);
     life_go(q, now_ms, d, FACT_DELIVERED,
-            !d->message             ? skipped(q, now_ms, d)
+            !d->message             ? arrived_without_body(q, now_ms, d)
             : a->no_id != DEAD_NONE ? life_die(q, now_ms, d, a->no_id, true, a->no_id_text)
             : q->rules.ordered      ? arrived_in_order(q, now_ms, d, a)
                                     : life_join(q, now_ms, d));

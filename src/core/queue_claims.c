@@ -170,7 +170,8 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
     d->answer.commit_until_ms = 0;
 }
 
-static bool claim(struct queue *q, int64_t now_ms, struct delivery *d, bool alone, struct action *ret)
+static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, bool alone,
+                           struct action *ret)
 {
     bool fresh = !d->claim.has_token;
 
@@ -195,7 +196,8 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
             continue;
         /* The message is not forwarded, so it counts as alone; a row that was taken over before requires that. */
         if (life_is_near(q, action_at(k)) || action_at(k)->given_up)
-            return claim(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
+            return claim_delivery(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS,
+                                  ret);
     }
     q->flow.last_chances = false;
     return false;
@@ -325,7 +327,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         struct delivery *d = quarantine_next(q, now_ms);
 
         if (d)
-            return claim(q, now_ms, d, true, ret);
+            return claim_delivery(q, now_ms, d, true, ret);
         d = next_candidate(q, now_ms);
         if (!d)
             return false;
@@ -362,7 +364,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
             return false;
         if (q->share->brake.on && !brake_try(&q->share->brake, now_ms, brake_tries(q)))
             return false;
-        return claim(q, now_ms, d, alone, ret);
+        return claim_delivery(q, now_ms, d, alone, ret);
     }
 }
 

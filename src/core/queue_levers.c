@@ -18,7 +18,7 @@ static void keep_name(char *room, size_t size, const char *by)
 }
 
 /* Logs the command, its operator, and the number of affected deliveries here. */
-static void tell(struct queue *q, const char *lever, const char *by, int64_t n)
+static void tell_command(struct queue *q, const char *lever, const char *by, int64_t n)
 {
     struct note *note = notes_tell(q, EVENT_LEVER, NULL);
 
@@ -75,7 +75,7 @@ void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
 {
     struct list *due = &q->held.waiting[WAIT_DUE], *on_hold = &q->held.waiting[WAIT_ON_HOLD];
 
-    tell(q, "retry", by, (int64_t)(due->len + on_hold->len));
+    tell_command(q, "retry", by, (int64_t)(due->len + on_hold->len));
     retry_list(q, now_ms, due);
     retry_list(q, now_ms, on_hold);
     life_try_again(q, now_ms);
@@ -93,7 +93,7 @@ static void end_renewal(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* The message becomes a dead letter when its claim is answered, or when its present attempt has failed. A copy that
  * was published already becomes one when it is delivered. */
-static void give_up(struct queue *q, int64_t now_ms, struct delivery *d)
+static void give_up_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     d->given_up = q->flow.last_chances = true;
     if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: only the letter is missing */
@@ -143,11 +143,11 @@ void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const 
         next = k->next;
         if (!may_be_given_up(d) || !life_is_given_up(q, d))
             continue;
-        give_up(q, now_ms, d);
+        give_up_delivery(q, now_ms, d);
         n++;
     }
     if (news)
-        tell(q, "give_up", by, n);
+        tell_command(q, "give_up", by, n);
 }
 
 /* Failed or to be given up, and waiting because of the circuit breaker: for its turn, its time, or
@@ -177,8 +177,8 @@ void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, i
         if (!q->share->brake.on || !may_be_given_up(d) || d->copy.received_ms > before_ms ||
             !is_held_by_brake(d))
             continue;
-        give_up(q, now_ms, d);
+        give_up_delivery(q, now_ms, d);
         n++;
     }
-    tell(q, "give_up_held", by, n);
+    tell_command(q, "give_up_held", by, n);
 }

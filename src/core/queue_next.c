@@ -368,7 +368,7 @@ static bool is_kept(const struct queue *q, bool want)
                              : !want && returns_need_consumer(&q->returns);
 }
 
-static bool cancel(struct queue *q, uint32_t number, struct action *ret)
+static bool cancel_consumer(struct queue *q, uint32_t number, struct action *ret)
 {
     assert(!q->rules.ordered); /* or a standby begins too late */
     q->consumer.watch.stuck_for = NULL;
@@ -376,7 +376,8 @@ static bool cancel(struct queue *q, uint32_t number, struct action *ret)
     return true;
 }
 
-static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_load *l, struct action *ret)
+static void subscribe_consumer(struct queue *q, int64_t now_ms, const struct consumer_load *l,
+                               struct action *ret)
 {
     struct consumer *c = &q->consumer;
 
@@ -398,7 +399,7 @@ static void subscribe(struct queue *q, int64_t now_ms, const struct consumer_loa
 
 /* The first delivery after an unclean end has not ended this process too: it is with the application, done,
  * or parked. So a slow application does not keep the others waiting. */
-static bool survived(const struct queue *q)
+static bool first_delivery_survived(const struct queue *q)
 {
     return q->consumer.cautions & CAUTION_UNCLEAN && q->counts.received.total &&
            (q->consumer.n_used == q->consumer.n_parked || q->held.sent[OP_FORWARD].len > 0);
@@ -409,7 +410,7 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
     struct consumer *c = &q->consumer;
     bool want = may_consume(q, now_ms), keep = is_kept(q, want);
 
-    if (survived(q))
+    if (first_delivery_survived(q))
         queue_caution_end(q, CAUTION_UNCLEAN);
     struct consumer_load load = load_of(q);
 
@@ -422,7 +423,7 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
         return false;
     if (c->former && !c->cancels_former) {
         c->cancels_former = true;
-        return cancel(q, c->former, ret);
+        return cancel_consumer(q, c->former, ret);
     }
     if (c->former || c->state == CONSUMER_STARTING || c->state == CONSUMER_STOPPING)
         return false;
@@ -432,12 +433,12 @@ static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct 
     }
     if (c->state == CONSUMER_ACTIVE && !want && !keep) {
         c->state = CONSUMER_STOPPING;
-        return cancel(q, c->number, ret);
+        return cancel_consumer(q, c->number, ret);
     }
     if ((!keep && (!want || is_full(q, &load))) || now_ms < c->not_before_ms ||
         (c->state == CONSUMER_ACTIVE && !consumer_needs_renewal(c, &load, now_ms)))
         return false;
-    subscribe(q, now_ms, &load, ret);
+    subscribe_consumer(q, now_ms, &load, ret);
     return true;
 }
 

@@ -21,7 +21,7 @@ static void tell_returned(struct queue *q, int64_t n, const char *why)
     note_text(note, "%s", why);
 }
 
-static bool leaves(struct queue *q, int64_t now_ms, struct delivery *d)
+static bool return_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct step s = life_leave(q, now_ms, d);
 
@@ -41,7 +41,7 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
 
 /* Its row stays locked beyond max_hold: the row is left unchanged. A delivery near the delivery limit is
  * stored whole, and does not count as returned. */
-static bool leaves_old(struct queue *q, int64_t now_ms, struct delivery *d)
+static bool return_old_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     bool near = life_must_stay(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
     struct step s;
@@ -88,7 +88,7 @@ static void return_old(struct queue *q, int64_t now_ms)
         if (now_ms - d->copy.received_ms < q->rules.max_hold_ms)
             break; /* in the order of arrival */
         if (may_leave(q, d))
-            n += leaves_old(q, now_ms, d);
+            n += return_old_delivery(q, now_ms, d);
     }
     tell_returned(q, n, "held for max_hold");
 }
@@ -174,7 +174,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
 
         next = k->next;
         if (d != stays && is_left(q, d) && !keeps_credit(q, now_ms, d))
-            n += leaves(q, now_ms, d);
+            n += return_delivery(q, now_ms, d);
     }
     if (n)
         q->flow.left_ms = now_ms;
@@ -218,7 +218,7 @@ static void return_crowded(struct queue *q, int64_t now_ms)
         assert(n <= l->len);
         qsort(late, n, sizeof(*late), by_due);
         for (size_t i = 0; i < n - most; i++)
-            leaves(q, now_ms, late[i]);
+            return_delivery(q, now_ms, late[i]);
         q->flow.crowded_ms = now_ms;
         tell_returned(q, (int64_t)(n - most), "not due for long, and they would keep others from coming");
     }

@@ -218,7 +218,7 @@ static void watch_consumer(struct queue *q, int64_t now_ms)
 
 /* --- the clock --- */
 
-static void tick(struct queue *q, int64_t now_ms)
+static void work_each_second(struct queue *q, int64_t now_ms)
 {
     if (now_ms < q->tick_ms)
         return;
@@ -259,7 +259,7 @@ void queue_time(struct queue *q, int64_t now_ms)
     renewals_time(q, now_ms);
     update_pauses(q, now_ms);
     tell_pauses(q, now_ms);
-    tick(q, now_ms);
+    work_each_second(q, now_ms);
     drain_step(q, now_ms);
     order_step(q, now_ms);
 }

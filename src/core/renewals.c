@@ -134,7 +134,7 @@ struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, co
 
 /* --- the copy --- */
 
-static struct step published(struct queue *q, int64_t now_ms, struct delivery *d)
+static struct step after_confirm(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     counter_add(&q->counts.renewed, 1);
     notes_tell_limited(q, now_ms, EVENT_RENEWED, d);
@@ -144,7 +144,8 @@ static struct step published(struct queue *q, int64_t now_ms, struct delivery *d
     return step_with(step_want(OP_ACK), EFFECT_RELEASE_FOLLOWERS);
 }
 
-static struct step not_published(struct queue *q, int64_t now_ms, struct delivery *d, const char *why)
+static struct step after_failed_publication(struct queue *q, int64_t now_ms, struct delivery *d,
+                                            const char *why)
 {
     struct note *n = notes_tell_limited(q, now_ms, EVENT_NOT_RENEWED, d);
     int64_t wait = backoff_ms(PUBLISH_FIRST_MS, PUBLISH_LAST_MS, ++d->n_waits, held_random(q));
@@ -171,11 +172,11 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
     struct step s;
 
     if (confirmed) {
-        s = published(q, now_ms, d);
+        s = after_confirm(q, now_ms, d);
     } else if (what == PUBLICATION_FAILED && d->given_up) { /* its copy, if any, finds a dead row */
         s = life_end_renewal(q, now_ms, d);
     } else if (what == PUBLICATION_FAILED) {
-        s = not_published(q, now_ms, d, why);
+        s = after_failed_publication(q, now_ms, d, why);
     } else { /* refused, forbidden */
         d->renewal = RENEWAL_REFUSED;
         d->not_renewed = why;

@@ -91,7 +91,7 @@ void request_send(struct queue *q, int64_t now_ms, struct request *r)
     r->in_flight = true;
     r->n_sent = r->members.len;
     r->mark = limiter_mark(&q->share->limiter);
-    r->database_epoch = q->database->life;
+    r->database_epoch = q->database->epoch;
     r->probation = q->share->brake.on;
     r->sent_ms = now_ms;
     hash_insert(&q->held.requests, &r->by_ref, hash_number(r->ref));
@@ -180,5 +180,5 @@ void request_leave(struct queue *q, struct delivery *d)
 
 bool request_is_tainted(const struct queue *q, const struct delivery *d)
 {
-    return !q->database->linked || !d->request || d->request->database_epoch != q->database->life;
+    return !q->database->linked || !d->request || d->request->database_epoch != q->database->epoch;
 }

@@ -12,25 +12,25 @@ void timers_deinit(struct timers *t)
     *t = (struct timers){0};
 }
 
-static void place(struct timers *t, size_t i, struct timer *one)
+static void heap_place(struct timers *t, size_t i, struct timer *one)
 {
     assert(i > 0 && i <= t->n);
     t->heap[i] = one;
     one->slot = i;
 }
 
-static void sift(struct timers *t, size_t i, struct timer *one)
+static void heap_sift(struct timers *t, size_t i, struct timer *one)
 {
     for (; i > 1 && t->heap[i / 2]->at_ms > one->at_ms; i /= 2)
-        place(t, i, t->heap[i / 2]);
+        heap_place(t, i, t->heap[i / 2]);
     for (size_t child; (child = i * 2) <= t->n; i = child) {
         if (child < t->n && t->heap[child + 1]->at_ms < t->heap[child]->at_ms)
             child++;
         if (t->heap[child]->at_ms >= one->at_ms)
             break;
-        place(t, i, t->heap[child]);
+        heap_place(t, i, t->heap[child]);
     }
-    place(t, i, one);
+    heap_place(t, i, one);
 }
 
 void timers_clear(struct timers *t, struct timer *one)
@@ -43,7 +43,7 @@ void timers_clear(struct timers *t, struct timer *one)
     struct timer *last = t->heap[t->n--];
     one->slot = 0;
     if (last != one)
-        sift(t, i, last);
+        heap_sift(t, i, last);
 }
 
 void timers_set(struct timers *t, struct timer *one, int64_t at_ms)
@@ -58,7 +58,7 @@ void timers_set(struct timers *t, struct timer *one, int64_t at_ms)
     assert(!one->slot && t->n + 1 < t->cap);
     one->at_ms = at_ms;
     t->n++;
-    sift(t, t->n, one);
+    heap_sift(t, t->n, one);
 }
 
 int64_t timers_next_ms(const struct timers *t)

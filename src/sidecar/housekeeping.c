@@ -319,9 +319,9 @@ static bool is_put_off(struct sidecar *s, struct housekeeping *h, int64_t *at_ms
 
 static void begin_anew(struct sidecar *s, struct housekeeping *h)
 {
-    if (h->life == s->database.core.life)
+    if (h->epoch == s->database.core.epoch)
         return;
-    h->life = s->database.core.life;
+    h->epoch = s->database.core.epoch;
     h->page = -1;
     h->n_orphans = h->n_unfinished = 0;
     h->walk.began_ms = 0;

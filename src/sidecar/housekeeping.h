@@ -30,7 +30,7 @@ struct housekeeping {
     int64_t at_ms; /* time of the next call */
     int64_t page;  /* next page */
     struct expiry expiry;
-    uint32_t life; /* connection of the database that this state belongs to */
+    uint32_t epoch; /* connection of the database that this state belongs to */
     int n_failures;
     int64_t put_off_since_ms;
     struct pace_walk walk;

@@ -219,7 +219,7 @@ static void ask(struct sidecar *s)
                                                                 .count = s->now_ms >= p->count_at_ms});
     p->asked = true;
     p->asked_ms = s->now_ms;
-    p->life = s->database.core.life;
+    p->epoch = s->database.core.epoch;
     p->at_ms = s->now_ms + interval_ms(s);
 }
 
@@ -245,13 +245,13 @@ void replicas_step(struct sidecar *s)
         p->asked = false;
         return;
     }
-    if (p->asked && p->life == s->database.core.life)
+    if (p->asked && p->epoch == s->database.core.epoch)
         answered(s);
     if (p->at_ms > p->asked_ms + NEWS_MS && has_news(s))
         p->at_ms = p->asked_ms + NEWS_MS;
-    if (s->now_ms < p->at_ms || (p->asked && p->life == s->database.core.life))
+    if (s->now_ms < p->at_ms || (p->asked && p->epoch == s->database.core.epoch))
         return;
-    if (p->life != s->database.core.life) {
+    if (p->epoch != s->database.core.epoch) {
         for (size_t i = 0; i < p->n_holders; i++) /* without a database no instance can prove that it runs */
             p->holders[i].n_same = 0;
         p->count_at_ms = 0;

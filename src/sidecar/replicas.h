@@ -30,7 +30,7 @@ struct sidecar_presence {
     int64_t at_ms;
     bool asked, told_namesake;
     int64_t told_failed_ms;
-    uint32_t life;                 /* connection of the database that the question was sent on */
+    uint32_t epoch;                /* connection of the database that the question was sent on */
     int64_t asked_ms, count_at_ms; /* the latest call; the next one that counts the other instances */
     struct holder holders[HOLDERS_MAX];
     size_t n_holders;

@@ -13,7 +13,7 @@ enum { DATABASE_TRY_FIRST_MS = 1000, DATABASE_TRY_LAST_MS = 15000 };
 struct database {
     bool linked;           /* a connection exists */
     bool refuses;          /* connected, but a statement was refused for a lasting reason */
-    uint32_t life;         /* counts connections and losses; a request remembers it */
+    uint32_t epoch;        /* counts connections and losses; a request remembers it */
     int64_t down_since_ms; /* 0: it is up */
     bool doubtful;         /* a statement failed, perhaps because of its data */
     bool trying;
