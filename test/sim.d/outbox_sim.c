@@ -805,8 +805,9 @@ static void relay_step(struct sim *s, size_t r)
     broker_step(s, r);
     database_step(s, r);
     relay_act(s, r);
-    if (k->alive && s->holder == r && k->database && (!k->linked || k->blocked) && (k->o.rows.len || k->o.parked_rows.len) &&
-        s->now_ms - k->unlinked_ms > SILENT_MS && s->now_ms - k->busy_ms > SILENT_MS)
+    if (k->alive && s->holder == r && k->database && (!k->linked || k->blocked) &&
+        (k->o.rows.len || k->o.parked_rows.len) && s->now_ms - k->unlinked_ms > SILENT_MS &&
+        s->now_ms - k->busy_ms > SILENT_MS)
         broken(s, "silent", "it holds the lease, and the broker has taken nothing for %d s",
                SILENT_MS / 1000);
 }
