@@ -43,7 +43,7 @@ static const char help[] =
     "                 letter_left in the form of the log\n"
     "  --new-id       for a dead letter whose message has no usable id: publish it with NEWID (--new-id=NEWID for a number),\n"
     "                 or with an id made from the letter, which is the same each time. An existing id is never replaced\n"
-    "  --out-of-order redrive also to ordered queues, by the exchange and routing key that the messages came by;\n"
+    "  --out-of-order redrive also to ordered queues and exchanges, by the exchange and routing key of the messages;\n"
     "                 they stand behind their successors\n"
     "\n"
     "Exit status 1 also if an ID does not exist. For redrive that is 0: it may be repeated, and deletes the dead letters that it\n"

@@ -458,6 +458,14 @@ static int outbox_publish(struct redrive *r, const struct dead_letter *l, const 
     return 0;
 }
 
+static bool is_ordered(const struct config *c, const struct dead_letter *l)
+{
+    for (size_t i = 0; i < c->outbox.ordered.n; i++)
+        if (slice_equal(slice_of(c->outbox.ordered.items[i]), slice_of(l->exchange)))
+            return true;
+    return false;
+}
+
 static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
 {
     const struct config_names *allowed = &r->config->outbox.exchanges;
@@ -475,6 +483,11 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
     }
     if (outbox_is_direct_reply(slice_of(l->exchange), slice_of(l->routing_key))) {
         leave(r, l, OUTBOX_DIRECT_REPLY);
+        return 0;
+    }
+    if (is_ordered(r->config, l) && !r->options->out_of_order) {
+        leave(r, l, "its exchange is in outbox.ordered, and the message would stand behind its successors; "
+                    "redrive it with --out-of-order if that is right");
         return 0;
     }
     if (r->options->dry_run) {

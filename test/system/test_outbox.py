@@ -250,6 +250,17 @@ def test_a_letter_is_redriven_to_its_exchange(box):
     assert letters(box) == []
 
 
+def test_a_letter_of_an_ordered_exchange_is_redriven_out_of_order_only(box):
+    sidecar = relay(box, ordered=[box.exchange])
+    publish(box, "early", properties=json.dumps({"user_id": "somebody-else"}))
+    letter = wait_for_letter(box, "refused")
+    box.rows("UPDATE onceward.dead_letter SET properties = '{}' WHERE message_id = 'early'")
+    left = run(box, sidecar, "dead", "redrive", str(letter["id"]))
+    assert left.returncode == 1 and "outbox.ordered" in left.stdout and letters(box), left.stdout + left.stderr
+    done = run(box, sidecar, "dead", "redrive", "--out-of-order", str(letter["id"]))
+    assert done.returncode == 0 and take(box, 1)[0][0] == "early", done.stdout + done.stderr
+
+
 def test_what_the_broker_refuses_is_left_and_the_letters_behind_it_are_redriven(box):
     """By closing the channel (404, 406), or the connection, as it does when it crashes over a message (541)."""
     sidecar = relay(box)

@@ -807,6 +807,8 @@ def test_what_is_given_up_is_noted_until_it_is_dead_or_wanted_again(others, sess
         return [r.text for r in of_kind(a.presence("[]", consumers=["x", a.consumer]), "give_up")]
 
     assert give_up("open", "done", "dies", "never", "open") == {"open": "at_hand", "done": "completed", "dies": "at_hand", "never": "unseen"}
+    a.query("INSERT INTO onceward.history SELECT onceward.history_hash(%s, 'compacted'), onceward.history_print('\\x00'), 1, 1", a.consumer)
+    assert give_up("compacted") == {"compacted": "completed"}
     assert give_up("open") == {"open": "at_hand"}
     assert sorted(noted()) == ["dies", "never", "open"]
     letter, = inbox.bury(("dies", inbox_sql.Letter(reason="operator")))
