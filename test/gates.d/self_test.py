@@ -46,6 +46,7 @@ BAD = [
     ("mutants", "test/sim.d/mutants/B.patch", "b\n\n--- include/onceward/core/rule.h\n@@\n-#pragma once\n", "is no src/….c"),
     ("equivalent", "src/core/second.c", "int rule_second(void)\n{\n    return 4;\n}\n", "no such mutant any more: return 2;"),
     ("phantoms", "src/core/second.c", "/* Called by rule_third(). */\n", "nothing is called rule_third"),
+    ("phantoms", "src/core/second.c", "/* Called by vanished(). */\n", "no function is called vanished"),
     ("phantoms", "src/core/third.c", "void rule_last(int n)\n{\n    (void)n;\n}\n", "the body of rule_last() is empty"),
     ("tidy", "src/core/second.c", "double rule_half(int n);\n\ndouble rule_half(int n)\n{\n    return n / 2;\n}\n", "integer division"),
 ]
