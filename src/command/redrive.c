@@ -486,8 +486,9 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
         return 0;
     }
     if (is_ordered(r->config, l) && !r->options->out_of_order) {
-        leave(r, l, "its exchange is in outbox.ordered, and the message would stand behind its successors; "
-                    "redrive it with --out-of-order if that is right");
+        leave(r, l,
+              "its exchange is in outbox.ordered, and the message would stand behind its successors; "
+              "redrive it with --out-of-order if that is right");
         return 0;
     }
     if (r->options->dry_run) {
