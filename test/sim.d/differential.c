@@ -507,7 +507,7 @@ static int one_queue(const char *driver, const char *connection, uint64_t seed, 
     a.to = fdopen(in[1], "w");
     a.from = fdopen(out[0], "r");
     bad = !a.to || !a.from || set_up(&a);
-    while (!bad && (double)(real_us() - a.began_us) < seconds * 1e6) {
+    while (!bad && ((double)(real_us() - a.began_us) < seconds * 1e6 || a.n_calls < N_CALLS)) {
         bad = begin(&a);
         for (int i = 0; i < N_CALLS && !bad && !is_late(&a); i++)
             bad = one_call(&a);

@@ -40,10 +40,12 @@
  * The calls of an application answer "ok" or the SQLSTATE (55P03: it would wait; its transaction is rolled back
  * then); complete_valid answers "ok" and for each token 1 (completed) or 0. sweep answers how many rows, redrive
  * what the function says, the others "ok". What is wrong with a line is answered "error: …". */
+#include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
 #include "onceward/config/config.h"
+#include "onceward/core/token.h"
 #include "onceward/inbox/inbox.h"
 
 #include <inttypes.h>
@@ -59,8 +61,7 @@ enum {
     MAX_TRANSACTIONS = 8,
     MAX_ITEMS = 64,
     MAX_FIELDS = 9,
-    PATIENCE_MS = 30000,
-    MANY_SIZE = 4096 /* of the tokens of a request, as text */
+    PATIENCE_MS = 30000
 };
 
 static const char *url;
@@ -398,30 +399,42 @@ static void call_sweep(size_t sidecar, char *text)
 
 /* --- applications --- */
 
-/* Calls a function with the token of QUEUE:ID:TOKEN in an application's form. */
-static PGresult *token_call(PGconn *conn, const char *call, char *text, const char *more)
+/* Appends the token of QUEUE:ID:TOKEN in an application's form. -1: the item is wrong. */
+static int token_add(char *text, struct buf *ret)
 {
-    char *f[MAX_FIELDS] = {0}, hex[33], statement[700];
-    uint8_t token[16];
+    char *f[MAX_FIELDS] = {0};
+    uint8_t secret[TOKEN_SECRET];
 
-    if (!text || fields_read(text, f, 3)) {
-        wrong("an item is missing");
-        return NULL;
-    }
-    bytes_make(token, number_read(f[2]));
-    for (int k = 0; k < 16; k++)
-        snprintf(hex + 2 * k, 3, "%02x", token[k]);
+    if (!text || fields_read(text, f, 3))
+        return wrong("an item is missing");
+    bytes_make(secret, number_read(f[2]));
     size_t queue = index_read(f[0], n_queues);
     if (*why)
-        return NULL;
-    snprintf(statement, sizeof(statement),
-             "SELECT %s('ow1.' || translate(rtrim(translate(encode(convert_to($1, 'UTF8') || "
-             "'\\x00'::bytea || "
-             "convert_to($2, 'UTF8'), 'base64'), E'\\n', ''), '='), '+/', '-_') || '.' || "
-             "translate(rtrim(encode(decode($3, 'hex'), 'base64'), '='), '+/', '-_')%s)",
-             call, more);
-    const char *const params[] = {queues[queue].consumer, f[1], hex};
-    return PQexecParams(conn, statement, 3, NULL, params, NULL, NULL, 0);
+        return -1;
+    token_write(ret, slice_of(queues[queue].consumer), slice_of(f[1]), secret);
+    return 0;
+}
+
+/* The tokens of all items as an array. -1: an item is wrong. */
+static int tokens_add(char *text, struct buf *ret)
+{
+    for (char *at = text, *item; (item = strsep(&at, " "));) {
+        if (!*item)
+            continue;
+        buf_add_char(ret, ret->len ? ',' : '{');
+        if (token_add(item, ret))
+            return -1;
+    }
+    buf_add_char(ret, '}');
+    return 0;
+}
+
+/* Runs a statement with a token, or an array of tokens, as $1. */
+static PGresult *token_call(PGconn *conn, const char *statement, struct buf *tokens)
+{
+    const char *const params[] = {buf_text(tokens)};
+
+    return PQexecParams(conn, statement, 1, NULL, params, NULL, NULL, 0);
 }
 
 /* Prints ok, or the SQLSTATE. */
@@ -442,7 +455,7 @@ static PGconn *transaction_of(size_t t)
 
     if (!*conn) {
         *conn = connect_sql();
-        sql_do(*conn, "SET lock_timeout = '200ms'");
+        sql_do(*conn, "SET lock_timeout = '50ms'");
     }
     if (PQtransactionStatus(*conn) == PQTRANS_IDLE)
         sql_do(*conn, "BEGIN");
@@ -461,59 +474,28 @@ static void completed_said(PGconn *conn, PGresult *result)
 
 static void call_complete(size_t t, char *text)
 {
-    PGconn *conn = transaction_of(t);
-    PGresult *result = token_call(conn, "onceward.complete", text, "");
+    struct buf token = {0};
 
-    if (result)
-        completed_said(conn, result);
-}
-
-/* The tokens of all items as an array; false: an item is wrong. */
-static bool tokens_read(char *text, char ret[MANY_SIZE])
-{
-    size_t len = 0;
-
-    for (char *at = text, *item; (item = strsep(&at, " "));) {
-        PGresult *result = *item ? token_call(sql, "concat", item, "") : NULL;
-
-        if (*why)
-            return false;
-        if (!result)
-            continue;
-        len +=
-            (size_t)snprintf(ret + len, MANY_SIZE - len, "%c%s", len ? ',' : '{', PQgetvalue(result, 0, 0));
-        PQclear(result);
+    if (!token_add(text, &token)) {
+        PGconn *conn = transaction_of(t);
+        completed_said(conn, token_call(conn, "SELECT onceward.complete($1)", &token));
     }
-    snprintf(ret + len, MANY_SIZE - len, "}");
-    return true;
+    buf_deinit(&token);
 }
 
 static void call_complete_all(size_t t, char *text)
 {
-    char tokens[MANY_SIZE];
-    const char *const params[] = {tokens};
+    struct buf tokens = {0};
 
-    if (!tokens_read(text, tokens))
-        return;
-    PGconn *conn = transaction_of(t);
-    completed_said(conn,
-                   PQexecParams(conn, "SELECT onceward.complete_all($1)", 1, NULL, params, NULL, NULL, 0));
+    if (!tokens_add(text, &tokens)) {
+        PGconn *conn = transaction_of(t);
+        completed_said(conn, token_call(conn, "SELECT onceward.complete_all($1)", &tokens));
+    }
+    buf_deinit(&tokens);
 }
 
-static void call_complete_valid(size_t t, char *text)
+static void valid_said(PGconn *conn, PGresult *result)
 {
-    char tokens[MANY_SIZE];
-    const char *const params[] = {tokens};
-
-    if (!tokens_read(text, tokens))
-        return;
-    PGconn *conn = transaction_of(t);
-    PGresult *result = PQexecParams(
-        conn,
-        "WITH valid AS MATERIALIZED (SELECT onceward.complete_valid($1) AS token) "
-        "SELECT string_agg((u.token IN (SELECT v.token FROM valid v))::integer::text, '' ORDER BY u.ord) "
-        "FROM unnest($1::text[]) WITH ORDINALITY u (token, ord)",
-        1, NULL, params, NULL, NULL, 0);
     if (PQresultStatus(result) != PGRES_TUPLES_OK) {
         completed_said(conn, result);
         return;
@@ -522,14 +504,19 @@ static void call_complete_valid(size_t t, char *text)
     PQclear(result);
 }
 
-static void call_extend_all(char *text)
+static void call_complete_valid(size_t t, char *text)
 {
-    char *ms = strsep(&text, " "), tokens[MANY_SIZE];
-    const char *const params[] = {tokens, ms};
+    static const char statement[] =
+        "WITH valid AS MATERIALIZED (SELECT onceward.complete_valid($1) AS token) "
+        "SELECT string_agg((u.token IN (SELECT v.token FROM valid v))::integer::text, '' ORDER BY u.ord) "
+        "FROM unnest($1::text[]) WITH ORDINALITY u (token, ord)";
+    struct buf tokens = {0};
 
-    if (tokens_read(text, tokens))
-        token_said(PQexecParams(sql, "SELECT onceward.extend_all($1, $2::float8 / 1000)", 2, NULL, params,
-                                NULL, NULL, 0));
+    if (!tokens_add(text, &tokens)) {
+        PGconn *conn = transaction_of(t);
+        valid_said(conn, token_call(conn, statement, &tokens));
+    }
+    buf_deinit(&tokens);
 }
 
 static void transaction_end(size_t t, const char *how)
@@ -553,14 +540,37 @@ static void call_rollback(size_t t, char *text)
     transaction_end(t, "ROLLBACK");
 }
 
+static void extend(const char *function, const char *ms, struct buf *tokens)
+{
+    char statement[100];
+
+    snprintf(statement, sizeof(statement), "SELECT onceward.%s($1, %" PRId64 " / 1000.0::float8)", function,
+             number_read(ms));
+    if (!*why)
+        token_said(token_call(sql, statement, tokens));
+    buf_deinit(tokens);
+}
+
 static void call_extend(char *text)
 {
-    char *item = strsep(&text, " "), more[64];
+    struct buf token = {0};
+    char *item = strsep(&text, " ");
 
-    snprintf(more, sizeof(more), ", %" PRId64 " / 1000.0::float8", number_read(text));
-    PGresult *result = *why ? NULL : token_call(sql, "onceward.extend", item, more);
-    if (result)
-        token_said(result);
+    if (token_add(item, &token))
+        buf_deinit(&token);
+    else
+        extend("extend", text, &token);
+}
+
+static void call_extend_all(char *text)
+{
+    struct buf tokens = {0};
+    char *ms = strsep(&text, " ");
+
+    if (tokens_add(text, &tokens))
+        buf_deinit(&tokens);
+    else
+        extend("extend_all", ms, &tokens);
 }
 
 /* --- rows --- */
