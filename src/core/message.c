@@ -235,6 +235,19 @@ static int64_t deaths_of(const struct message *m, const struct slice *rejected_f
     return sum;
 }
 
+bool message_was_in(const struct message *m, struct slice queue)
+{
+    const struct field *deaths = message_header(m, SLICE("x-death"));
+
+    if (!deaths || deaths->kind != FIELD_ARRAY)
+        return false;
+    for (size_t i = 0; i < deaths->children.n; i++)
+        if (deaths->children.items[i].kind == FIELD_TABLE &&
+            field_is(&deaths->children.items[i], SLICE("queue"), queue))
+            return true;
+    return false;
+}
+
 int64_t message_deaths(const struct message *m)
 {
     return deaths_of(m, NULL);

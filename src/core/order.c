@@ -80,6 +80,14 @@ void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery
     notes_tell(q, EVENT_ORDER_PRIORITY, d)->n = d->message->priority;
 }
 
+void order_watch_loop(struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    if (q->order.loop_ms && now_ms - q->order.loop_ms < q->rules.stats_interval_ms)
+        return;
+    q->order.loop_ms = now_ms ? now_ms : 1;
+    notes_tell(q, EVENT_ORDER_LOOP, d);
+}
+
 /* A key belongs to one partition. The table has a place for each hash, so a key that shares it with another one may
  * come from two partitions unseen. */
 static void watch_partitions(struct queue *q, int64_t now_ms, const struct delivery *d,

@@ -20,6 +20,9 @@ void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery 
 /* Logs a message whose priority lets it overtake others. */
 void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery *d);
 
+/* Logs a message that was dead-lettered from this queue and is in it again, behind its successors. */
+void order_watch_loop(struct queue *q, int64_t now_ms, const struct delivery *d);
+
 /* Its row is completed or dead: it leaves its line. Answers the next of its key if that has waited for it, else
  * NULL. */
 struct delivery *order_ended(struct queue *q, struct delivery *d);

@@ -68,6 +68,8 @@ static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct deli
     d->has_key = a->has_key;
     handover_delivered(q, now_ms);
     order_watch_priority(q, now_ms, d);
+    if (a->was_here)
+        order_watch_loop(q, now_ms, d);
     if (!a->has_key && q->rules.unkeyed_is_dead)
         return life_die(q, now_ms, d, DEAD_NO_KEY, true,
                         a->no_key_text ? a->no_key_text

@@ -72,6 +72,8 @@ static void delivered(struct lane *l, const struct broker_event *ev)
         a.deaths = message_deaths(ev->message);
         fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
         if (l->config->order.key.n)
+            a.was_here = message_was_in(ev->message, slice_of(l->config->queue));
+        if (l->config->order.key.n)
             a.has_key = key_make(l->config->order.key.items, l->config->order.key.n, ev->message, jsonread_id,
                                  &s->id, a.key);
         if (!a.has_key && l->config->order.unkeyed_is_dead) {

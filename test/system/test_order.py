@@ -181,6 +181,16 @@ def test_a_batch_has_one_message_of_each_key(bed):
     bed.assert_acked()
 
 
+def test_a_queue_that_dead_letters_to_itself_is_reported(bed):
+    ordered = Ordered(bed)
+    sidecar = bed.sidecar(**ORDER)
+    ordered.publish(["a"], 1)
+    bed.wait_for_effects(["a:1"])
+    bed.queue.publish("a:2", headers={"account": "a", "x-death": [{"queue": bed.queue.name, "reason": "expired", "count": 1}]})
+    assert sidecar.wait_for("order_loop")["message_id"] == "a:2"
+    assert len(sidecar.find("order_loop")) == 1
+
+
 def test_a_redrive_goes_the_way_of_the_message(bed):
     """To its own exchange with its own routing key, which is its key."""
     ordered, exchange = Ordered(bed), f"{bed.name}-accounts"

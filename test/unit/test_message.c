@@ -149,12 +149,15 @@ static void test_deaths(void **state)
     assert_int_equal(message_rejections(&m, SLICE("other")), 0);
     first[2] = F_STRING("reason", "expired");
     assert_int_equal(message_rejections(&m, SLICE("q")), 0);
+    assert_true(message_was_in(&m, SLICE("q")));
+    assert_false(message_was_in(&m, SLICE("nowhere")));
     header.children.n = 1;
     assert_int_equal(message_deaths(&m), 3);
     header.children.n = 0;
     assert_int_equal(message_deaths(&m), 0);
     header = F_STRING("x-death", "none");
     assert_int_equal(message_deaths(&m), 0);
+    assert_false(message_was_in(&m, SLICE("q")));
     m.n_headers = 0;
     assert_int_equal(message_deaths(&m), 0);
 }

@@ -407,6 +407,59 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
     end(w);
 }
 
+static void deliver_marked(struct world *w, int priority, bool was_here)
+{
+    struct arrival a = {.generation = w->q[0].generation,
+                        .number = ++w->n_delivered,
+                        .consumer = w->q[0].consumer.number,
+                        .message = message_new(),
+                        .n_bytes = 100,
+                        .no_id = DEAD_NONE,
+                        .has_key = true,
+                        .key = {1},
+                        .was_here = was_here,
+                        .id = SLICE("marked")};
+
+    a.message->has_priority = priority >= 0;
+    a.message->priority = (uint8_t)priority;
+    queue_delivered(&w->q[0], w->now, &a);
+    run(w, 100);
+}
+
+/* Each at most once per stats interval. */
+static void test_messages_that_overtake_or_circle_are_logged(void **state)
+{
+    struct world *w = world();
+
+    deliver_marked(w, -1, false);
+    deliver_marked(w, 4, false);
+    assert_int_equal(w->n[EVENT_ORDER_PRIORITY], 0);
+    for (int i = 0; i < 3; i++)
+        deliver_marked(w, 5, true);
+    assert_int_equal(w->n[EVENT_ORDER_PRIORITY], 1);
+    assert_int_equal(w->n[EVENT_ORDER_LOOP], 1);
+    run(w, 10000);
+    deliver_marked(w, 255, true);
+    assert_int_equal(w->n[EVENT_ORDER_PRIORITY], 2);
+    assert_int_equal(w->n[EVENT_ORDER_LOOP], 2);
+    end(w);
+}
+
+/* Priorities overtake in quorum queues of RabbitMQ 4 only. */
+static void test_a_priority_is_harmless_elsewhere(void **state)
+{
+    for (int i = 0; i < 2; i++) {
+        struct world *w = world();
+
+        queue_channel_lost(&w->q[0], w->now, 0, "lost");
+        queue_channel_open(&w->q[0], w->now, 2, i ? 4 : 3, 0, i ? KIND_CLASSIC : KIND_QUORUM);
+        run(w, 1000);
+        deliver_marked(w, 9, false);
+        assert_int_equal(w->n[EVENT_ORDER_PRIORITY], 0);
+        end(w);
+    }
+}
+
 /* A held message is not sent: it is not quarantined, is no trial, and is not held by the circuit breaker. */
 static void test_a_held_message_waits_for_an_operator_alone(void **state)
 {
@@ -447,6 +500,8 @@ int main(void)
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),
         cmocka_unit_test(test_nothing_behind_a_message_without_its_body_is_claimed),
+        cmocka_unit_test(test_messages_that_overtake_or_circle_are_logged),
+        cmocka_unit_test(test_a_priority_is_harmless_elsewhere),
         cmocka_unit_test(test_large_headers_stop_the_queue_like_a_large_body),
         cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
         cmocka_unit_test(test_a_queue_near_its_limit_stops_until_an_operator_continues),

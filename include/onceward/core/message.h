@@ -122,7 +122,10 @@ const struct field *message_header(const struct message *m, struct slice name);
  * this message. */
 int64_t message_deaths(const struct message *m);
 
-/* The same for rejections by one queue only. More than 0 means that the message was brought back. */
+/* Was it dead-lettered from that queue, for any reason? */
+bool message_was_in(const struct message *m, struct slice queue);
+
+/* The same sum for rejections by one queue only. More than 0 means that the message was brought back. */
 int64_t message_rejections(const struct message *m, struct slice queue);
 
 /* x-delivery-count (quorum queues): the number of earlier deliveries; 0 when absent. */

@@ -165,7 +165,7 @@ struct queue {
         const char *stop;      /* why its channel will be closed, in static memory; NULL: it will not */
         int64_t stop_until_ms; /* from then on even with requests in flight */
         bool closing;          /* ACTION_REOPEN was taken */
-        int64_t blocked_ms, priority_ms, two_ms; /* latest log lines of these events; 0: none */
+        int64_t blocked_ms, priority_ms, two_ms, loop_ms; /* latest log lines of these events; 0: none */
         struct order_limit {
             int64_t count;    /* deliveries of the message that stopped the queue; 0: it is not stopped */
             bool recorded;    /* the inbox has the stop */
@@ -274,6 +274,7 @@ struct arrival {
     const char *no_id_text;
     uint8_t fingerprint[16];
     bool has_key;            /* of an ordered queue: */
+    bool was_here;           /* message_was_in this queue */
     const char *no_key_text; /* NULL: no key, in general words */
     uint8_t key[KEY_BYTES];
 };
