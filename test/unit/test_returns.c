@@ -2,6 +2,7 @@
 #include "cmocka_all.h"
 #include "fields.h"
 #include "onceward/base/buf.h"
+#include "onceward/broker/arguments.h"
 #include "onceward/core/returns.h"
 
 #include <string.h>
@@ -146,6 +147,36 @@ static void test_a_limit_of_none_differs_from_a_limit_of_0(void **state)
     }
 }
 
+/* Before the first message is taken. NULL: the queue may be ordered. */
+static void test_arguments_that_cannot_keep_an_order_are_refused(void **state)
+{
+    static const struct {
+        struct broker_arguments arguments;
+        int limit;
+        bool holds_dead;
+        const char *names;
+    } cases[] = {
+        {{.single_active_consumer = true}, LIMIT_NONE, false, NULL},
+        {{.single_active_consumer = true}, LIMIT_NONE, true, NULL},
+        {{.single_active_consumer = true, .delayed_retry = "disabled"}, 20, false, NULL},
+        {{.single_active_consumer = false}, LIMIT_NONE, false, "x-single-active-consumer"},
+        {{.single_active_consumer = true, .max_priority = 1}, LIMIT_NONE, false, "x-max-priority"},
+        {{.single_active_consumer = true, .delayed_retry = "all"}, LIMIT_NONE, false, "x-delayed-retry-type"},
+        {{.single_active_consumer = true}, 19, false, "at least 20"},
+        {{.single_active_consumer = true}, 20, true, "order.on_dead hold"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *refusal =
+            broker_arguments_order_refusal(&cases[i].arguments, cases[i].limit, cases[i].holds_dead);
+
+        assert_int_equal(refusal != NULL, cases[i].names != NULL);
+        assert_true(!refusal || strstr(refusal, cases[i].names));
+    }
+    assert_non_null(strstr(broker_arguments_order_unread(LIMIT_UNKNOWN, false), "set delivery_limit"));
+    assert_null(broker_arguments_order_unread(LIMIT_NONE, true));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +186,7 @@ int main(void)
         cmocka_unit_test(test_what_is_returned_goes_behind_only_where_nothing_is_counted),
         cmocka_unit_test(test_one_or_two_deliveries_before_the_end_it_is_the_last),
         cmocka_unit_test(test_a_limit_of_none_differs_from_a_limit_of_0),
+        cmocka_unit_test(test_arguments_that_cannot_keep_an_order_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
