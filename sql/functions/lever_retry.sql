@@ -1,6 +1,7 @@
 -- For operators: makes failed, waiting and held rows of a consumer due now, all of them or those of some ids, and
 -- makes the replicas look at waiting messages. A held row begins again, without attempts. Ids that were recorded to be given up no longer are.
--- Without ids it also lets ordered queues continue that have stopped near their delivery limit.
+-- Without ids it also lets ordered queues continue that have stopped near their delivery limit. It records up to which
+-- delivery count, so that a replica that starts later does not stop the queue again for the same messages.
 --
 -- Returns the number of rows that became due. It skips attempts that a sidecar released at its end with
 -- `completion: response`: the application may still be at work until the window would have ended, which is exactly
@@ -21,7 +22,11 @@ BEGIN
     INSERT INTO onceward.control AS k (consumer, retry_number, retry_by) VALUES (p_consumer, 1, p_by)
     ON CONFLICT (consumer) DO UPDATE
     SET retry_number = k.retry_number + 1, retry_by = p_by,
-        stopped = CASE WHEN p_ids IS NULL THEN '{}' ELSE k.stopped END,
+        stopped = (SELECT coalesce(jsonb_object_agg(
+                              s.key, CASE WHEN p_ids IS NULL AND s.value ? 'count'
+                                          THEN jsonb_build_object('accepted', (s.value ->> 'count')::bigint + 1, 'at', v_now)
+                                          ELSE s.value END), '{}')
+                   FROM jsonb_each(k.stopped) s),
         give_up = ARRAY(SELECT g.id FROM unnest(k.give_up) g (id) WHERE g.id <> ALL (coalesce(p_ids, '{}')));
     WITH taken AS MATERIALIZED (
         SELECT r.ctid AS tid, r.token FROM onceward.inbox r

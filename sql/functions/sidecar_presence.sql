@@ -2,8 +2,9 @@
 -- the asked consumers. To be called every few seconds.
 --
 -- p_queues: a JSON array with an object for each queue; its "consumer" and "may_consume" are read here, and with p_ordered "stop": an ordered
--- queue has nearly reached its delivery limit, which all replicas must know until an operator retries (lever_retry). p_counter: what the last call
--- answered; NULL: there was none on this connection. p_holders: instances whose claims the caller waits for. p_count: count the others.
+-- queue has nearly reached its delivery limit, which all replicas must know until an operator retries (lever_retry): "count", the deliveries of the
+-- message, and "why"; or "outdated", an acceptance of an operator whose messages are done. p_counter: what the last call answered; NULL: there was
+-- none on this connection. p_holders: instances whose claims the caller waits for. p_count: count the others.
 --
 -- Answers, in this order:
 --   kind 'self'      number: the counter to pass next time; yes: somebody else writes under this instance's name: between two calls the
@@ -19,7 +20,7 @@
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
 --                    reason, name: who paused or resumed it last, number: when (ms of 1970)
 --   kind 'stop'      with p_ordered, one for each stopped queue: ord, text: the queue, name: why, counter: deliveries of the message that
---                    stopped it
+--                    stopped it. Or one for each that an operator lets continue: number: deliveries up to which it does, counter: NULL
 --   kind 'retry'     waiting messages are tried at once, by each replica that has not done this number yet: ord, number, name: who said so
 --   kind 'held'      what is held while everything fails is given up, by each that has not done this number yet: ord, number, name: who
 --                    said so, counter: how many ms ago. What has come since is not meant
@@ -119,15 +120,27 @@ BEGIN
         WHERE e.queue -> 'stop' IS NOT NULL AND e.queue ->> 'consumer' = ANY (p_consumers);
         IF v_stops IS NOT NULL THEN
             PERFORM set_config('synchronous_commit', 'on', true);
+            UPDATE onceward.control k
+            SET stopped = k.stopped - o.queues
+            FROM (SELECT e.queue ->> 'consumer' AS consumer, array_agg(e.queue ->> 'queue') AS queues
+                  FROM json_array_elements(v_stops) e (queue)
+                  JOIN onceward.control c ON c.consumer = e.queue ->> 'consumer'
+                  WHERE (c.stopped -> (e.queue ->> 'queue') ->> 'accepted')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint
+                  GROUP BY 1) o
+            WHERE k.consumer = o.consumer;
+            -- A replica that does not know of an acceptance yet learns it below.
             INSERT INTO onceward.control AS k (consumer, stopped)
             SELECT e.queue ->> 'consumer',
-                   jsonb_object_agg(e.queue ->> 'queue', (e.queue -> 'stop')::jsonb || jsonb_build_object('at', v_now))
-            FROM json_array_elements(v_stops) e (queue) GROUP BY 1 ORDER BY 1
-            ON CONFLICT (consumer) DO UPDATE SET stopped = k.stopped || excluded.stopped;
+                   jsonb_object_agg(e.queue ->> 'queue', (e.queue -> 'stop')::jsonb - 'outdated' || jsonb_build_object('at', v_now))
+            FROM json_array_elements(v_stops) e (queue) WHERE e.queue -> 'stop' -> 'count' IS NOT NULL GROUP BY 1 ORDER BY 1
+            ON CONFLICT (consumer) DO UPDATE
+            SET stopped = k.stopped || (excluded.stopped - ARRAY(
+                SELECT s.key FROM jsonb_each(k.stopped) s
+                WHERE (s.value ->> 'accepted')::bigint >= (excluded.stopped -> s.key ->> 'count')::bigint));
         END IF;
         RETURN QUERY
-        SELECT 'stop', array_position(p_consumers, k.consumer), s.value ->> 'why', NULL::bigint, (s.value ->> 'count')::bigint, NULL::boolean,
-               s.key, NULL::bigint, NULL::boolean
+        SELECT 'stop', array_position(p_consumers, k.consumer), coalesce(s.value ->> 'why', ''), (s.value ->> 'accepted')::bigint,
+               (s.value ->> 'count')::bigint, NULL::boolean, s.key, NULL::bigint, NULL::boolean
         FROM onceward.control k, jsonb_each(k.stopped) s WHERE k.consumer = ANY (p_consumers);
     END IF;
 

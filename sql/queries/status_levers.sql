@@ -3,7 +3,9 @@
 -- Locks: none. Repeating it: only reads.
 SELECT k.consumer, k.paused, coalesce(k.reason, ''), coalesce(k.by, ''), floor(1000 * extract(epoch FROM clock_timestamp() - k.since))::bigint,
        cardinality(k.give_up), coalesce(k.give_up_by, ''),
-       (SELECT string_agg(format('%s (%s)', s.key, s.value ->> 'why'), ', ' ORDER BY s.key) FROM jsonb_each(k.stopped) s)
+       w.stopped
 FROM onceward.control k
-WHERE k.paused OR cardinality(k.give_up) > 0 OR k.stopped <> '{}'
+CROSS JOIN LATERAL (SELECT string_agg(format('%s (%s)', s.key, s.value ->> 'why'), ', ' ORDER BY s.key) AS stopped
+                    FROM jsonb_each(k.stopped) s WHERE s.value ? 'count') w
+WHERE k.paused OR cardinality(k.give_up) > 0 OR w.stopped IS NOT NULL
 ORDER BY k.consumer

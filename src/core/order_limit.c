@@ -7,6 +7,10 @@
  *
  *   near ─▶ stopped, to be recorded ─▶ recorded ─▶ cleared by an operator ─▶ deliveries up to the count are accepted
  *
+ * The inbox keeps the acceptance, so that a replica that starts later does not stop the queue again for the same
+ * messages. The first delivery that is not near the limit, while none that is near is held, shows that they are done:
+ * then the inbox forgets it.
+ *
  * The holder keeps its channel for max_hold: an operator who continues by then has lost no delivery. After max_hold it
  * closes the channel itself, since on RabbitMQ 4.3 the consumer timeout would return a part of the messages.
  *
@@ -50,8 +54,10 @@ void order_limit_watch(struct queue *q, int64_t now_ms, const struct delivery *d
     char text[160];
 
     if (!is_near(q, d)) {
-        if (l->accepted && !holds_near(q, LIMIT_SPARE))
-            l->accepted = 0; /* the messages that it was about are done */
+        if (l->accepted && !holds_near(q, LIMIT_SPARE)) {
+            l->outdated = l->accepted;
+            l->accepted = 0;
+        }
         return;
     }
     if (l->count || d->copy.delivery_count <= l->accepted || n_returns_left(q, d) <= 0)
@@ -89,10 +95,19 @@ int64_t queue_stop_wanted(const struct queue *q, const char **ret_why)
     return l->count;
 }
 
-void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, const char *why)
+int64_t queue_stop_outdated(const struct queue *q)
+{
+    return q->order.limit.outdated;
+}
+
+void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t accepted, const char *why)
 {
     struct order_limit *l = &q->order.limit;
 
+    /* The inbox answers with an outdated acceptance until it has been told. */
+    l->accepted = accepted == l->outdated ? 0 : accepted;
+    if (accepted != l->outdated)
+        l->outdated = 0;
     if (count) {
         if (!pause_is_on(q, PAUSE_DELIVERY_LIMIT))
             pause_begin(q, now_ms, PAUSE_DELIVERY_LIMIT, why);
@@ -100,9 +115,8 @@ void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, const char
         l->count = count;
         return;
     }
-    if (!l->recorded)
-        return;                 /* by the answer to a question that was sent before it stopped */
-    l->accepted = l->count + 1; /* the holder has returned them since */
+    if (!l->count || (!l->recorded && l->count > l->accepted))
+        return; /* not stopped, or by the answer to a question that was sent before it stopped */
     l->count = 0;
     l->recorded = false;
     pause_end(q, now_ms, PAUSE_DELIVERY_LIMIT);

@@ -137,6 +137,7 @@ static void stop_read(struct reading *r, int at, struct inbox_stop *ret)
     *ret = (struct inbox_stop){.entry = (size_t)queue_of(r, at), .queue = text_keep(r, at, TEXT).data};
     ret->why = text_keep(r, at, NAME).data;
     call_int8(r->rows, at, COUNTER, &ret->count);
+    call_int8(r->rows, at, NUMBER, &ret->accepted);
 }
 
 /* The control that a row belongs to, which an earlier row has created. NULL: none. */

@@ -41,12 +41,13 @@ static void give_up(struct lane *l, const struct inbox_control *c)
 
 static void stop(struct lane *l, const struct inbox_presence *p)
 {
-    const struct inbox_stop *found = NULL;
+    static const struct inbox_stop none = {.why = ""};
+    const struct inbox_stop *found = &none;
 
-    for (size_t k = 0; k < p->n_stops && !found; k++)
+    for (size_t k = 0; k < p->n_stops && found == &none; k++)
         if (p->stops[k].entry == l->config->entry && !strcmp(p->stops[k].queue, l->config->queue))
             found = &p->stops[k];
-    queue_stop_known(&l->core, l->sidecar->now_ms, found ? found->count : 0, found ? found->why : "");
+    queue_stop_known(&l->core, l->sidecar->now_ms, found->count, found->accepted, found->why);
 }
 
 void levers_pull(struct sidecar *s, const struct inbox_presence *p)

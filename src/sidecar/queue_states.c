@@ -54,16 +54,19 @@ static void add_pause(struct buf *b, const struct lane *l)
     }
 }
 
-/* To be recorded: see queue_stop_wanted. */
+/* To be recorded: see queue_stop_wanted. To be forgotten: see queue_stop_outdated. */
 static void add_stop(struct buf *b, const struct lane *l)
 {
     const char *why;
-    int64_t count = queue_stop_wanted(&l->core, &why);
+    int64_t count = queue_stop_wanted(&l->core, &why), outdated = queue_stop_outdated(&l->core);
 
-    if (!count)
+    if (!count && !outdated)
         return;
-    buf_printf(b, ", \"stop\": {\"count\": %lld", (long long)count);
-    add_text(b, "why", why);
+    buf_printf(b, ", \"stop\": {\"outdated\": %lld", (long long)outdated);
+    if (count) {
+        add_int(b, "count", count);
+        add_text(b, "why", why);
+    }
     buf_add_char(b, '}');
 }
 

@@ -231,6 +231,14 @@ void database_send(struct world *w, struct base_link *l, struct batch *b)
 
 /* --- questions --- */
 
+static void record_stop(struct world *w, struct stop_sim *stop, int64_t count, int64_t outdated)
+{
+    if (outdated && stop->accepted == outdated)
+        stop->accepted = 0;
+    if (count > stop->accepted && !stop->count)
+        *stop = (struct stop_sim){.count = count, .at_us = w->now_us, .n_continued = stop->n_continued};
+}
+
 static void presence_arrives(struct world *w, void *object, uint64_t a, uint64_t queues)
 {
     struct base_link *l = object;
@@ -243,9 +251,7 @@ static void presence_arrives(struct world *w, void *object, uint64_t a, uint64_t
     mine->seen_us = w->now_us;
     memcpy(mine->queues, (const void *)(uintptr_t)queues, sizeof(mine->queues));
     for (int i = 0; i < QUEUES_MAX; i++)
-        if (l->sidecar->asked_stops[i] && !w->database->stops[i].count)
-            w->database->stops[i] =
-                (struct stop_sim){l->sidecar->asked_stops[i], w->now_us, w->database->stops[i].n_continued};
+        record_stop(w, &w->database->stops[i], l->sidecar->asked_stops[i], l->sidecar->asked_outdated[i]);
     if (w->now_us >= l->slow_until_us && w->now_us >= sidecar_frozen_until(l->sidecar))
         sidecar_presence(w, l->sidecar, w->database->presence);
 }

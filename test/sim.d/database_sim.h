@@ -74,8 +74,9 @@ struct presence_row {
 
 /* Of an ordered queue near its delivery limit. */
 struct stop_sim {
-    int64_t count; /* 0: none */
-    int64_t at_us; /* of the latest change */
+    int64_t count;    /* 0: none */
+    int64_t accepted; /* deliveries up to which the operator lets it continue; 0: none */
+    int64_t at_us;    /* of the latest change */
     int n_continued;
 };
 

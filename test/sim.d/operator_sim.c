@@ -16,8 +16,9 @@ static void continue_queues(struct world *w)
         if (!w->database->stops[i].count || !random_chance(&w->random, IN_A_SECOND))
             continue;
         TRACE(w, "the operator lets queue %d continue", i);
-        w->database->stops[i] =
-            (struct stop_sim){.at_us = w->now_us, .n_continued = w->database->stops[i].n_continued + 1};
+        w->database->stops[i] = (struct stop_sim){.accepted = w->database->stops[i].count + 1,
+                                                  .at_us = w->now_us,
+                                                  .n_continued = w->database->stops[i].n_continued + 1};
         w->database->retry_number[i]++;
         oracle_continues(w, i);
     }
@@ -96,7 +97,8 @@ void operator_tells(struct world *w, struct sidecar *s)
 
         queue_lever_pause(&q->core, world_ms(w), q->core.lever.paused, "the simulation's operator", "");
         if (w->plan->queues[i].rules.ordered)
-            queue_stop_known(&q->core, world_ms(w), w->database->stops[i].count, "recorded");
+            queue_stop_known(&q->core, world_ms(w), w->database->stops[i].count,
+                             w->database->stops[i].accepted, "recorded");
         give_up(w, s, i);
         if (!w->plan->queues[i].rules.ordered)
             continue;

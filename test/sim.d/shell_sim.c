@@ -258,6 +258,7 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
             .is_active = q->handover.is_active,
             .priority = q->handover.priority};
         s->asked_stops[i] = queue_stop_wanted(q, &why);
+        s->asked_outdated[i] = queue_stop_outdated(q);
     }
     s->presence_us = w->now_us;
     database_ask_presence(w, s->base, s->index, queues);

@@ -94,8 +94,8 @@ struct sidecar {
     int64_t base_since_us; /* when its connection to the database was made */
     uint64_t random;
     int64_t dead_since_us;
-    int64_t presence_us;             /* of the latest presence call, */
-    int64_t asked_stops[QUEUES_MAX]; /* and the stops in it */
+    int64_t presence_us;                                         /* of the latest presence call, */
+    int64_t asked_stops[QUEUES_MAX], asked_outdated[QUEUES_MAX]; /* and the stops in it */
 };
 
 void sidecar_create(struct world *w, int index);

@@ -347,7 +347,11 @@ def test_a_queue_near_its_delivery_limit_stops_in_all_replicas_until_an_operator
     assert bed.queue.n_consumers == 0 and not bed.app.posts()
     shown = subprocess.run([holder.binary, "status", "--config", holder.config_path], capture_output=True, text=True, check=True).stdout
     assert f"stopped near the delivery limit until `onceward retry --consumer C`: {bed.queue.name}" in " ".join(shown.split())
+    for r in replicas:
+        r.kill()
     command(bed, holder, "retry")
+    for r in replicas:  # they know of it although none ran at the time
+        r.start()
     bed.wait_for_effects(ordered.ids())
     ordered.assert_ordered()
     bed.assert_acked()

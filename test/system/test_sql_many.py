@@ -775,7 +775,14 @@ def test_a_stop_stands_until_a_retry_of_everything(others):
 
     def stops(session, states="[]", **more):
         rows = of_kind(session.presence(states, consumers=["x", "c"], ordered=True, **more), "stop")
-        return {(r.ord, r.text): (r.counter, r.name) for r in rows}
+        return {(r.ord, r.text): (r.counter, r.name) if r.number is None else r.number for r in rows}
+
+    def n_shown():
+        with open(os.path.join(inbox_sql.SQL, "queries", "status_levers.sql"), encoding="utf-8") as file:
+            return len(a.query(f"SELECT 1 AS shown FROM ({file.read()}) q WHERE q.consumer = 'c'"))
+
+    def report(**reported):
+        return json.dumps([{"consumer": "c", "queue": "c-1", "stop": reported}])
 
     assert stops(a) == {}
     assert stops(a, stop, count=False) == stops(b) == {(2, "c-1"): (18, "near")}
@@ -783,9 +790,19 @@ def test_a_stop_stands_until_a_retry_of_everything(others):
     other = json.dumps([{"consumer": "c", "queue": "c-2", "stop": {"count": 19, "why": "too"}}])
     assert stops(b, other) == {(2, "c-1"): (18, "near"), (2, "c-2"): (19, "too")}
     lever(a, "retry('c', '{m1}', 'ann')")
-    assert len(stops(a)) == 2
+    assert len(stops(a)) == 2 and n_shown() == 1
     lever(a, "retry('c', NULL, 'ann')")
-    assert stops(a) == stops(b) == {}
+    lever(a, "retry('c', NULL, 'ann')")
+    assert stops(a) == stops(b) == {(2, "c-1"): 19, (2, "c-2"): 20}, "a replica that starts later knows what was accepted"
+    assert n_shown() == 0, "no queue is stopped"
+    assert stops(a, report(count=19, why="late")) == {(2, "c-1"): 19, (2, "c-2"): 20}, "that is accepted"
+    assert stops(a, report(outdated=18)) == {(2, "c-1"): 19, (2, "c-2"): 20}, "that is another acceptance"
+    assert stops(a, report(outdated=19)) == stops(b) == {(2, "c-2"): 20}
+    assert stops(a, report(outdated=19, count=18, why="again")) == {(2, "c-1"): (18, "again"), (2, "c-2"): 20}
+    lever(a, "retry('c', NULL, 'ann')")
+    assert stops(a, report(outdated=19, count=18, why="again")) == {(2, "c-1"): (18, "again"), (2, "c-2"): 20}, "both in one report"
+    lever(a, "retry('c', NULL, 'ann')")
+    assert stops(a, report(count=20, why="more")) == {(2, "c-1"): (20, "more"), (2, "c-2"): 20}
 
 
 def test_states_of_another_shape_are_no_peers(others):

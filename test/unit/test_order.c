@@ -292,17 +292,17 @@ static void test_a_queue_near_its_limit_stops_until_an_operator_continues(void *
     assert_int_equal(w->n_claims, 1);
     assert_int_equal(stop_of(w), LIMIT - 2);
     assert_true(w->n[EVENT_PAUSED] == 1);
-    queue_stop_known(&w->q[0], w->now, 0, ""); /* asked before it stopped */
+    queue_stop_known(&w->q[0], w->now, 0, 0, ""); /* asked before it stopped */
     run(w, 2 * MAX_HOLD_MS);
     assert_int_equal(stop_of(w), LIMIT - 2);
     assert_false(w->reopened);
-    queue_stop_known(&w->q[0], w->now, LIMIT - 2, "near");
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "near");
     assert_int_equal(stop_of(w), 0);
     run(w, 5000);
     reopen(w);
     run(w, 2 * MAX_HOLD_MS);
     assert_int_equal(w->q[0].consumer.state, CONSUMER_NONE);
-    queue_stop_known(&w->q[0], w->now, 0, "");
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
     run(w, 2000);
     assert_int_equal(w->q[0].consumer.state, CONSUMER_ACTIVE);
     end(w);
@@ -314,8 +314,8 @@ static void test_after_a_retry_the_queue_stops_again_where_less_is_left(void **s
     struct world *w = world_with_limit();
 
     deliver_again(w, 0, 1, "near", LIMIT - 2);
-    queue_stop_known(&w->q[0], w->now, LIMIT - 2, "near");
-    queue_stop_known(&w->q[0], w->now, 0, "");
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "near");
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
     run(w, 200);
     assert_int_equal(w->n_claims, 1);
     deliver_again(w, 0, 2, "other", LIMIT - 1);
@@ -325,9 +325,37 @@ static void test_after_a_retry_the_queue_stops_again_where_less_is_left(void **s
     w->reopened = true;
     reopen(w); /* the near ones are gone */
     run(w, 2000);
+    assert_int_equal(queue_stop_outdated(&w->q[0]), 0);
     deliver(w, 0, 4);
     deliver_again(w, 0, 5, "again", LIMIT - 2);
     assert_int_equal(stop_of(w), LIMIT - 2);
+    assert_int_equal(queue_stop_outdated(&w->q[0]), LIMIT - 1);
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, ""); /* asked before it stopped again */
+    assert_int_equal(stop_of(w), LIMIT - 2);
+    assert_int_equal(queue_stop_outdated(&w->q[0]), LIMIT - 1);
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "again");
+    assert_int_equal(queue_stop_outdated(&w->q[0]), 0);
+    end(w);
+}
+
+/* The replica has started after the retry, or has stopped the queue once more before it learned of it. */
+static void test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it(void **state)
+{
+    struct world *w = world_with_limit();
+
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
+    deliver_again(w, 0, 1, "near", LIMIT - 1);
+    assert_int_equal(stop_of(w), 0);
+    assert_int_equal(w->n_claims, 1);
+    queue_stop_known(&w->q[0], w->now, 0, 0, ""); /* another replica has processed the last of them */
+    deliver_again(w, 0, 2, "nearer", LIMIT - 1);
+    assert_int_equal(stop_of(w), LIMIT - 1);
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 2, ""); /* not for this one */
+    assert_int_equal(stop_of(w), LIMIT - 1);
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
+    assert_int_equal(stop_of(w), 0);
+    run(w, 200);
+    assert_int_equal(w->n_claims, 2);
     end(w);
 }
 
@@ -335,7 +363,7 @@ static void test_a_standby_of_a_stopped_queue_closes_its_channel(void **state)
 {
     struct world *w = world_with_limit();
 
-    queue_stop_known(&w->q[0], w->now, LIMIT - 2, "near");
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "near");
     run(w, 200);
     reopen(w);
     run(w, 2 * MAX_HOLD_MS);
@@ -506,6 +534,7 @@ int main(void)
         cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
         cmocka_unit_test(test_a_queue_near_its_limit_stops_until_an_operator_continues),
         cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
+        cmocka_unit_test(test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it),
         cmocka_unit_test(test_a_standby_of_a_stopped_queue_closes_its_channel),
         cmocka_unit_test(test_the_last_delivery_is_processed_and_not_returned),
     };

@@ -341,11 +341,12 @@ struct inbox_peer {
     bool may_consume, is_active;    /* able to process a message now; the one that the queue delivers to */
 };
 
-/* An ordered queue that is stopped near its delivery limit, until an operator continues. */
+/* An ordered queue that is stopped near its delivery limit, or that an operator lets continue. */
 struct inbox_stop {
     size_t entry; /* of the consumer */
     const char *queue, *why;
-    int64_t count; /* deliveries of the message that stopped it */
+    int64_t count;    /* deliveries of the message that stopped it; 0: not stopped */
+    int64_t accepted; /* deliveries up to which it continues; 0: it is stopped */
 };
 
 struct inbox_presence {
