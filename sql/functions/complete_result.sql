@@ -56,7 +56,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'OW003',
             MESSAGE = 'this transaction token was used already',
             DETAIL = format('Message %s of consumer %s is completed by it.', v_id, v_consumer),
-            HINT = 'The work is done. Roll back, and answer the request with success.';
+            HINT = 'Roll back and answer with an error: a completed message stays completed. This happens when code calls onceward.complete() twice, or a request is repeated.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'this transaction token is not valid any more',

@@ -57,7 +57,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'OW003',
             MESSAGE = 'this transaction token was used already',
             DETAIL = format('Message %s of consumer %s is completed by it.', v_id, v_consumer),
-            HINT = 'The work is done. Answer the request with success.';
+            HINT = 'Roll back and answer with an error: a completed message stays completed. Call onceward.extend() before onceward.complete(), in a transaction of its own.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'this transaction token is not valid any more',

@@ -43,7 +43,8 @@ BEGIN
         crashes = CASE r.status WHEN 'held' THEN NULL ELSE r.crashes END,
         takeovers = CASE r.status WHEN 'held' THEN NULL ELSE r.takeovers END,
         unproven_at = CASE r.status WHEN 'held' THEN NULL ELSE r.unproven_at END,
-        unproven_step = CASE r.status WHEN 'held' THEN NULL ELSE r.unproven_step END
+        unproven_step = CASE r.status WHEN 'held' THEN NULL ELSE r.unproven_step END,
+        batch_cap = CASE r.status WHEN 'held' THEN NULL ELSE r.batch_cap END
     FROM taken t
     WHERE r.ctid = t.tid AND r.token = t.token AND r.status IN ('failed', 'waiting', 'held');
     GET DIAGNOSTICS v_n = ROW_COUNT;

@@ -89,7 +89,8 @@ BEGIN
         -- at once.
         UPDATE onceward.inbox r
         SET status = 'waiting', attempt = 0, token = gen_random_uuid(), next_attempt_at = v_now, alive_since = v_now,
-            crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL
+            crashes = NULL, takeovers = NULL, alone = NULL, unproven_at = NULL, unproven_step = NULL,
+            renewals = NULL, renewals_until = NULL, batch_cap = NULL
         WHERE r.ctid = v_row.tid AND r.status = 'dead';
         IF NOT FOUND THEN
             RETURN 'locked';

@@ -39,7 +39,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'OW003',
             MESSAGE = 'these transaction tokens were used already',
             DETAIL = format('Each of the %s messages is completed by its token.', v_used),
-            HINT = 'The work is done. Roll back, and answer the request with success.';
+            HINT = 'Roll back and answer with an error: completed messages stay completed. This happens when code completes its tokens twice, or a request is repeated.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'not all of these transaction tokens are valid',

@@ -597,7 +597,7 @@ bool inbox_sim_retry(struct inbox_row_sim *r, int64_t now_us)
     if (r->status != INBOX_HELD || r->locked_by)
         return false;
     r->status = INBOX_WAITING;
-    r->attempt = r->takeovers = r->crashes = r->unproven_step = 0;
+    r->attempt = r->takeovers = r->crashes = r->unproven_step = r->batch_cap = 0;
     r->unproven_us = -1;
     r->next_us = r->alive_us = now_us;
     r->flushed = true;

@@ -439,6 +439,26 @@ def test_redrive_under_an_id_that_is_found_now(inbox, app):
     assert [x.id for x in inbox.letters()] == [of_old]
 
 
+SUSPECT = "UPDATE onceward.inbox SET attempt = 3, crashes = 1, takeovers = 1, unproven_step = 1, renewals = 2, renewals_until = now(), batch_cap = 1 WHERE consumer = %s"
+
+
+@pytest.mark.parametrize("begin_again", ["sidecar_redrive", "sidecar_redrive_as", "lever_retry"])
+def test_what_begins_again_has_no_past(inbox, begin_again):
+    """A row of a letter, and a held one of an ordered queue: neither an attempt nor the cap of a failed batch is left."""
+    inbox.claim("m1")
+    inbox.query(SUSPECT, inbox.consumer)
+    if begin_again == "lever_retry":
+        inbox.query("UPDATE onceward.inbox SET status = 'held', renewals = NULL, renewals_until = NULL WHERE consumer = %s", inbox.consumer)
+        assert inbox.value("SELECT onceward.lever_retry(%s, NULL, 'ann')", inbox.consumer) == 1
+    else:
+        inbox.bury(("m1", Letter()))
+        more = ["m1"] if begin_again == "sidecar_redrive_as" else []
+        assert inbox.value(f"SELECT onceward.{begin_again}(%s{', %s' * len(more)})", inbox.letters()[0].id, *more) == "reset"
+    row = inbox.query("SELECT status, attempt, crashes, takeovers, unproven_at, unproven_step, renewals, renewals_until, batch_cap"
+                      " FROM onceward.inbox WHERE consumer = %s", inbox.consumer)[0]
+    assert tuple(row) == ("waiting", 0, *[None] * 7)
+
+
 # housekeeping, figures
 
 
@@ -697,9 +717,10 @@ def test_a_token_completes_once(inbox, app):
     assert app.complete(inbox.token("m1")) == "completed"
     with Refused("OW003") as it:
         app.complete(inbox.token("m1"))
-    assert "'m1'" in it.error.diag.message_detail
-    with Refused("OW003"):
+    assert "'m1'" in it.error.diag.message_detail and "answer with an error" in it.error.diag.message_hint
+    with Refused("OW003") as it:
         app.extend(inbox.token("m1"), 1)
+    assert "answer with an error" in it.error.diag.message_hint
     assert app.complete(inbox.token("m2"), "outcome ä") == "completed"
     assert inbox.row("m2").result == "outcome ä" and inbox.row("m2").completed_at
     app.rollback()

@@ -108,7 +108,7 @@ def test_used_ones_are_told_from_those_that_are_not_valid(inbox, app):
     assert "is given up: failed (answered 500)" in it.error.diag.message_detail
     with Refused("OW003") as it:
         complete_all(app, tokens[:12])
-    assert "12 messages" in it.error.diag.message_detail
+    assert "12 messages" in it.error.diag.message_detail and "answer with an error" in it.error.diag.message_hint
 
 
 def test_valid_ones_are_completed_and_answered_in_the_order_of_the_array(inbox, app):
