@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+enum { EXPONENT_MOST = 1000000 }; /* no larger one is counted exactly */
+
 static void skip_space(struct scan *s)
 {
     while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' || *s->at == '\n' || *s->at == '\r'))
@@ -170,10 +172,27 @@ static bool skip_digits(struct scan *s)
     return s->at > start;
 }
 
+/* Of the zeros that the exponent stands for; a negative one stands for none. Reads on to the end of the digits. */
+static bool skip_exponent(struct scan *s, size_t *zeros)
+{
+    bool negative = s->at < s->end && *s->at == '-';
+
+    if (negative || (s->at < s->end && *s->at == '+'))
+        s->at++;
+    const char *start = s->at;
+
+    if (!skip_digits(s))
+        return false;
+    for (; !negative && start < s->at && *zeros < EXPONENT_MOST; start++)
+        *zeros = *zeros * 10 + (size_t)(*start - '0');
+    return true;
+}
+
 bool scan_number(struct scan *s, struct slice *raw, bool *integer)
 {
     skip_space(s);
     const char *start = s->at;
+    size_t zeros = 0;
 
     *integer = true;
     if (s->at < s->end && *s->at == '-')
@@ -191,13 +210,11 @@ bool scan_number(struct scan *s, struct slice *raw, bool *integer)
     if (s->at < s->end && (*s->at == 'e' || *s->at == 'E')) {
         *integer = false;
         s->at++;
-        if (s->at < s->end && (*s->at == '+' || *s->at == '-'))
-            s->at++;
-        if (!skip_digits(s))
+        if (!skip_exponent(s, &zeros))
             return false;
     }
     *raw = (struct slice){start, (size_t)(s->at - start)};
-    return true;
+    return !s->most_digits || raw->len + zeros <= s->most_digits;
 }
 
 bool scan_literal(struct scan *s)

@@ -89,8 +89,10 @@ static struct slice type_of(const struct message *m, struct slice content_type)
 bool envelope_takes_body(const struct message *m, struct slice content_type)
 {
     struct slice body = {m->body, m->body_len};
-    struct scan s = {
-        .at = m->body, .end = m->body + m->body_len, .depth = SCAN_DEPTH_MAX - ENVELOPE_DEPTH_MAX};
+    struct scan s = {.at = m->body,
+                     .end = m->body + m->body_len,
+                     .depth = SCAN_DEPTH_MAX - ENVELOPE_DEPTH_MAX,
+                     .most_digits = ENVELOPE_DIGITS_MAX};
 
     if (!body.len || m->properties[PROPERTY_CONTENT_ENCODING].len || !is_json_type(type_of(m, content_type)))
         return false;

@@ -20,6 +20,23 @@ static void take_body(struct byte_source *s, struct message *m)
     m->body_len = body.len;
 }
 
+/* Neither a long number nor many levels, which some readers refuse. */
+static void check_body(const struct message *m)
+{
+    int depth = 0;
+
+    for (size_t i = 0, digits = 0; i < m->body_len; i++) {
+        char c = m->body[i];
+
+        if (c == '"') /* strings may have anything */
+            while (++i < m->body_len && m->body[i] != '"')
+                i += m->body[i] == '\\';
+        digits = c >= '0' && c <= '9' ? digits + 1 : 0;
+        depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+        MUST(digits <= ENVELOPE_DIGITS_MAX && depth <= ENVELOPE_DEPTH_MAX);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct byte_source s = {data, data + size};
@@ -37,6 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         take_body(&s, m);
         e.message = m;
         e.body_is_json = envelope_takes_body(m, e.content_type);
+        if (e.body_is_json)
+            check_body(m);
         envelope_add(&out, &e);
         message_free(m);
     }

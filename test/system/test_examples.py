@@ -170,6 +170,8 @@ def test_the_example_of_batches_books_each_order_once(bed, charges, tmp_path, ki
 def test_the_example_of_batches_answers_without_its_database(tmp_path, kind, path):
     with example(kind, tmp_path, f"postgresql://u@127.0.0.1:{process.free_port()}/x") as application:
         assert application.post_batch(path, [member("a", {"body": {"id": "o1", "cents": 1}})])[:2] == (503, "1")
+        for envelope in b"", b"[", b"[]", b'{"messages": 1}', b'{"messages": [{"token": 1' + b"7" * 5000 + b"}]}", b"[" * 100000:
+            assert application.post(path, envelope) in (400, 500)
 
 
 @pytest.mark.parametrize("kind, path", BATCHES)

@@ -108,6 +108,43 @@ static void depth_is_bounded(void **state)
     assert_false(takes_depth(100000));
 }
 
+static bool takes_number(const char *head, int n_digits, const char *tail)
+{
+    struct buf body = {0};
+
+    buf_printf(&body, "{\"a\": [1, %s", head);
+    for (int i = 0; i < n_digits; i++)
+        buf_add_char(&body, '7');
+    buf_printf(&body, "%s]}", tail);
+    bool yes = takes_json(buf_slice(&body));
+    buf_deinit(&body);
+    return yes;
+}
+
+/* Python refuses integers of more than 4300 digits, Jackson numbers of more than 1000 characters, and several readers
+ * those above a double. */
+static void the_length_of_numbers_is_bounded(void **state)
+{
+    static const struct {
+        const char *head, *tail;
+        int most;
+    } cases[] = {{"", "", ENVELOPE_DIGITS_MAX},
+                 {"-", "", ENVELOPE_DIGITS_MAX - 1},
+                 {"0.", "", ENVELOPE_DIGITS_MAX - 2},
+                 {"", "e200", ENVELOPE_DIGITS_MAX - 204},
+                 {"", "E+0090", ENVELOPE_DIGITS_MAX - 96},
+                 {"", "e-200", ENVELOPE_DIGITS_MAX - 5}};
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_true(takes_number(cases[i].head, cases[i].most, cases[i].tail));
+        assert_false(takes_number(cases[i].head, cases[i].most + 1, cases[i].tail));
+    }
+    assert_false(takes_json(SLICE("1e309")));
+    assert_false(takes_json(SLICE("[1e99999999999999999999999999]")));
+    assert_true(takes_json(SLICE("1e-99999")));
+    assert_false(takes_number("", 100000, ""));
+}
+
 static void the_configured_content_type_counts_where_a_message_has_none(void **state)
 {
     struct message *m = message_of((struct slice){0}, SLICE("{}"));
@@ -490,6 +527,7 @@ int main(void)
         cmocka_unit_test(bodies_that_stand_in_it_as_they_are),
         cmocka_unit_test(bodies_that_are_encoded),
         cmocka_unit_test(depth_is_bounded),
+        cmocka_unit_test(the_length_of_numbers_is_bounded),
         cmocka_unit_test(the_configured_content_type_counts_where_a_message_has_none),
         cmocka_unit_test(an_envelope),
         cmocka_unit_test(answers_without_failures),

@@ -11,7 +11,7 @@ async function read(request) {
   return JSON.parse(Buffer.concat(parts)).messages
 }
 
-// "body" is absent where the body is not valid JSON: "body_base64" then.
+// "body" is absent where the body is not JSON that every reader takes: "body_base64" then.
 const isOrder = ({ body }) => typeof body?.id === 'string' && Number.isInteger(body.cents)
 const failure = ({ id }) => ({ id, status: 422, error: 'not an order: id must be a string, cents an integer' })
 

@@ -4,7 +4,7 @@ import json, os, psycopg2
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 def charge_of(message):
-    order = message["body"]  # absent where the body is not valid JSON: "body_base64" then
+    order = message["body"]  # absent where the body is not JSON that every reader takes: "body_base64" then
     if list(map(type, (order["id"], order["cents"]))) != [str, int]: raise ValueError("not an order: id must be a string, cents an integer")
     return message["token"], order["id"], order["cents"]
 
@@ -43,8 +43,12 @@ class Application(BaseHTTPRequestHandler):
             if db: db.close()
 
     def do_POST(self):
-        messages = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"]
-        status, failures = self.charge(messages)
+        try:
+            messages = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"]
+            status, failures = self.charge(messages)
+        except (LookupError, TypeError, ValueError, RecursionError) as error:  # not answering would look like a crash
+            self.log_error("not a batch: %s", error)
+            messages, status, failures = [], 500, []
         body = json.dumps({"failures": failures}).encode()
         self.send_response(status)
         self.send_header("Onceward-Batch", str(len(messages)))  # all succeeded, but for the named ones

@@ -15,6 +15,7 @@ enum { SCAN_DEPTH_MAX = 1000 };
 struct scan {
     const char *at, *end;
     int depth;
+    size_t most_digits; /* of a number, with its exponent written out; 0: any */
 };
 
 enum scan_kind {

@@ -12,9 +12,14 @@ struct message;
  *
  * A message's own body stands in it unchanged where every JSON reader takes it: its content type is JSON, it
  * has no content encoding, and it is one JSON text in UTF-8 of at most ENVELOPE_DEPTH_MAX levels without lone
- * surrogates. Any other body is base64, so that it cannot spoil the messages beside it. */
+ * surrogates, whose numbers have at most ENVELOPE_DIGITS_MAX digits. Any other body is base64, so that it cannot spoil
+ * the messages beside it. */
 
-enum { ENVELOPE_DEPTH_MAX = 64 };
+enum {
+    ENVELOPE_DEPTH_MAX = 60, /* .NET reads 64 levels, of which the envelope has 3 */
+    ENVELOPE_DIGITS_MAX =
+        300, /* a double overflows at 309, an error in Rust; Jackson reads 1000, Python 4300 */
+};
 
 struct envelope_member {
     struct slice token, id, queue;

@@ -20,7 +20,7 @@ type order struct {
 
 type message struct {
 	Token, ID string
-	Body      json.RawMessage // empty where the body is not valid JSON: "body_base64" then
+	Body      json.RawMessage // empty where the body is not JSON that every reader takes: "body_base64" then
 }
 
 type failure struct {

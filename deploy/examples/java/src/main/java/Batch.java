@@ -73,7 +73,7 @@ public class Batch {
         var failures = answer.putArray("failures");
         var charges = new ArrayList<Charge>();
         for (JsonNode message : messages) {
-            JsonNode order = message.path("body"); // absent where the body is not valid JSON: "body_base64" then
+            JsonNode order = message.path("body"); // absent where the body is not JSON that every reader takes: "body_base64" then
             if (order.path("id").isTextual() && order.path("cents").isInt())
                 charges.add(new Charge(message.get("token").asText(), order.get("id").asText(), order.get("cents").intValue()));
             else
