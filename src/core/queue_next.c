@@ -397,12 +397,30 @@ static void subscribe_consumer(struct queue *q, int64_t now_ms, const struct con
         ret->priority = handover_subscribes(q);
 }
 
+/* Everything that is held waits for its time, so it has passed the database once; or for a leader, which has not. */
+static bool holds_parked_only(const struct queue *q)
+{
+    list_each(&q->held.unacked, k)
+    {
+        const struct delivery *d = container_of(k, struct delivery, in_tags);
+
+        if (!held_is_parked(d) || d->wait == WAIT_FOLLOWING)
+            return false;
+    }
+    return q->held.unacked.len > 0;
+}
+
 /* The first delivery after an unclean end has not ended this process too: it is with the application, done,
- * or parked. So a slow application does not keep the others waiting. */
+ * or parked. So a slow application does not keep the others waiting. A delivery that is gone with its channel, or that
+ * waits beside a new consumer for its database, has shown nothing. */
 static bool first_delivery_survived(const struct queue *q)
 {
+    const struct queue_counts *c = &q->counts;
+    bool ended =
+        c->completed.total || c->duplicates.total || c->dead.total || c->retried.total || c->given_back.total;
+
     return q->consumer.cautions & CAUTION_UNCLEAN && q->counts.received.total &&
-           (q->consumer.n_used == q->consumer.n_parked || q->held.sent[OP_FORWARD].len > 0);
+           (ended || q->held.sent[OP_FORWARD].len > 0 || holds_parked_only(q));
 }
 
 static bool next_consumer(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)

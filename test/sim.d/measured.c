@@ -110,7 +110,7 @@ static void flow(struct report *r)
         unsigned per_10000;
         double at_least;
     } cases[] = {{DEED_503, 10, 0.9},   {DEED_503, 200, 0.9},  {DEED_503, 500, 0.75},  {DEED_503, 1000, 0.5},
-                 {DEED_429, 200, 0.85}, {DEED_500, 200, 0.85}, {DEED_RESET, 100, 0.5}, {DEED_502, 100, 0.5}};
+                 {DEED_429, 200, 0.85}, {DEED_500, 200, 0.85}, {DEED_RESET, 100, 0.6}, {DEED_502, 100, 0.6}};
     struct figures none = {0}, f = {0};
     struct plan p;
     char name[80], text[120];

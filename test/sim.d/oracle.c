@@ -990,6 +990,20 @@ static void check_lines(struct world *w, const struct sidecar *s, int queue)
     }
 }
 
+/* The message that killed the start before may be the next one. Alone it costs no other a delivery. A single active
+ * consumer has its whole prefetch from the start. */
+void oracle_consumes(struct world *w, const struct sidecar *s, int queue, int64_t prefetch)
+{
+    const struct plan_queue *p = &w->plan->queues[queue];
+
+    w->oracle->n_checks++;
+    if (s->queues[queue].unclean && prefetch > 1 && !p->rules.ordered && !p->single_active)
+        oracle_broken(
+            w, "unclean",
+            "sidecar %d was killed, and subscribes with prefetch %lld before any delivery has passed",
+            s->index, (long long)prefetch);
+}
+
 void oracle_started(struct world *w, const struct sidecar *s)
 {
     w->oracle->load[s->index] = (struct oracle_load){0};

@@ -85,6 +85,8 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
 void oracle_forwards_in_order(struct world *w, const struct sidecar *s, int queue);
 void oracle_closes(struct world *w, const struct sidecar *s, int queue);
 void oracle_subscribes(struct world *w, const struct sidecar *s, int queue);
+/* Subscribes with that prefetch. */
+void oracle_consumes(struct world *w, const struct sidecar *s, int queue, int64_t prefetch);
 void oracle_returned(struct world *w, struct copy *m);
 void oracle_dropped_in_order(struct world *w, const struct copy *m);
 void oracle_continues(struct world *w, int queue);

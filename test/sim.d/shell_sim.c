@@ -491,6 +491,7 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         add_item(w, s, queue, a->d, a->new_token);
         break;
     case ACTION_FORWARD:
+        q->unclean = false;
         forward(w, s, queue, a->request);
         break;
     case ACTION_PUBLISH:
@@ -500,10 +501,12 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         abandon(w, s, queue, a->ref);
         break;
     case ACTION_ACK:
+        q->unclean = false;
         ack(w, s, queue, a);
         break;
     case ACTION_REJECT:
     case ACTION_REQUEUE:
+        q->unclean = false;
         give_away(w, s, queue, a);
         break;
     case ACTION_CONSUME:
@@ -515,6 +518,8 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
               a->number, (long long)a->n);
         if (a->kind == ACTION_CONSUME)
             oracle_subscribes(w, s, queue);
+        if (a->kind == ACTION_CONSUME)
+            oracle_consumes(w, s, queue, a->n);
         if (q->channel)
             broker_send(w, q->channel, a->kind == ACTION_CONSUME ? WIRE_CONSUME : WIRE_CANCEL,
                         a->number | (uint64_t)a->priority << 32, (uint32_t)a->n);

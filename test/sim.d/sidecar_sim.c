@@ -324,12 +324,14 @@ void sidecar_start(struct world *w, struct sidecar *s)
     for (int i = 0; i < w->plan->n_queues; i++) {
         struct sidecar_queue *q = &s->queues[i];
 
-        *q = (struct sidecar_queue){.others_us = -1000000000};
+        *q = (struct sidecar_queue){.others_us = -1000000000, .unclean = s->killed};
         queue_init(&q->core, &w->plan->queues[i].rules, &s->application, &s->database, (uint64_t)i + 1,
                    random_next(&s->random), now_ms);
         q->core.returns.configured = w->plan->queues[i].rules.delivery_limit;
         handover_init(&q->core, instance_hash(w, s->index), (uint64_t)i);
         queue_levers_await(&q->core);
+        if (s->killed)
+            queue_caution_begin(&q->core, CAUTION_UNCLEAN);
     }
     dial_base(w, s, s->life, 0);
     dial_broker(w, s, s->life, 0);
@@ -379,6 +381,7 @@ void sidecar_kill(struct world *w, struct sidecar *s, int64_t for_us, bool forge
     TRACE(w, "sidecar %d is killed", s->index);
     ends(w, s);
     s->own = w->plan->own_rows && !forgets;
+    s->killed = !forgets;
     if (for_us)
         world_at(w, w->now_us + for_us, start_again, s, s->life, 0);
 }
@@ -392,6 +395,7 @@ static void exits(struct world *w, void *object, uint64_t life, uint64_t for_us)
     TRACE(w, "sidecar %d has drained and exits", s->index);
     ends(w, s);
     s->own = w->plan->own_rows;
+    s->killed = false;
     if (for_us)
         world_at(w, w->now_us + (int64_t)for_us, start_again, s, s->life, 0);
 }
@@ -518,6 +522,7 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
     }
     if (fits(&q->core, m))
         a.message = message_new();
+    q->unclean &= a.no_id == DEAD_NONE;
     m->arrived = true;
     t->due_us = 0;
     m->was_dead = t->row.status == INBOX_DEAD || t->character == CHARACTER_NO_ID;
@@ -537,8 +542,10 @@ void sidecar_rows(struct world *w, struct sidecar *s, struct batch *b)
     int64_t now_ms = world_ms(w);
 
     s->out[b->kind] = NULL;
-    for (size_t i = 0; i < b->n; i++)
+    for (size_t i = 0; i < b->n; i++) {
+        s->queues[b->items[i].queue].unclean = false;
         shell_row(w, s, &b->items[i], now_ms);
+    }
     if (b->kind <= BATCH_CLAIM_ASYNC)
         for (int i = 0; i < w->plan->n_queues; i++)
             queue_claim_took(&s->queues[i].core, w->now_us - b->sent_us);

@@ -35,6 +35,8 @@ struct sidecar_queue {
         /* When it last yielded, another one last reported a higher priority, and its prefetch was last used up. */
         int64_t yielded_us, outranked_us, full_us;
     } handover;
+    bool
+        unclean; /* the start before was killed, and no delivery of this start has shown that it kills nothing */
     bool retry_known; /* the number of the operator's latest retry: */
     uint64_t retry_number;
 };
@@ -63,6 +65,7 @@ struct sidecar {
     uint32_t life;
     int64_t number; /* of this start of the instance */
     bool own;       /* its state file had the instance's name */
+    bool killed;    /* its state file shows that the start before was killed */
     int64_t frozen_until_us;
     int64_t starts_us;           /* time of the next start, while it is dead */
     int64_t drain_for_us;        /* a drain ends in a restart after this time */

@@ -1030,6 +1030,27 @@ static void test_after_an_unclean_end_one_delivery_comes_first(void **state)
     end(w);
 }
 
+/* A lost database makes a new consumer beside the first delivery, which has shown nothing yet. */
+static void test_after_an_unclean_end_a_lost_database_shows_nothing(void **state)
+{
+    struct world *w = world(good);
+
+    queue_caution_begin(&w->q, CAUTION_UNCLEAN);
+    pass(w, 1000);
+    database_lost(&w->database, w->now, "gone");
+    queue_database_lost(&w->q, w->now);
+    deliver(w, 1);
+    pass(w, 3000);
+    assert_int_equal(w->q.consumer.prefetch, 1);
+    assert_true(w->q.consumer.cautions & CAUTION_UNCLEAN);
+    database_linked(&w->database);
+    queue_database_linked(&w->q, w->now);
+    pass(w, 3000);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->q.consumer.prefetch, 128);
+    end(w);
+}
+
 static int always_busy(struct world *w, int message, int attempt)
 {
     return 429;
@@ -1643,6 +1664,7 @@ int main(void)
         cmocka_unit_test(test_a_pause_holds_until_it_is_ended),
         cmocka_unit_test(test_a_pause_keeps_one_consumer_with_a_prefetch_of_1),
         cmocka_unit_test(test_after_an_unclean_end_one_delivery_comes_first),
+        cmocka_unit_test(test_after_an_unclean_end_a_lost_database_shows_nothing),
         cmocka_unit_test(test_credit_is_renewed_before_the_former_consumer_is_cancelled),
         cmocka_unit_test(test_a_single_active_consumer_is_never_cancelled_for_credit),
         cmocka_unit_test(test_a_single_active_consumer_hands_the_queue_on_when_its_database_is_gone),
