@@ -288,7 +288,7 @@ def test_an_answer_that_says_nothing_completes_nothing(bed, batches, what):
     assert not bed.letters()
 
 
-@pytest.mark.parametrize("status", [400, 404, 413, 415, 422])
+@pytest.mark.parametrize("status", [400, 404, 405, 413, 415, 422])
 def test_an_application_that_does_not_know_batches_kills_nothing(bed, batches, status):
     good = threading.Event()
 
@@ -388,8 +388,8 @@ def test_202_is_accepted_for_all_that_are_not_named(bed, batches):
 
 
 def test_not_now_for_the_whole_charges_nobody(bed, batches):
-    """503: all again. 409: in halves, since one may be the cause."""
-    n = []
+    """503: all again. 409 and its like: in halves, since one may be the cause."""
+    n, halves = [], [409, 423, 425, 408]
 
     def handler(request, reply):
         batch = batches.seen(request)
@@ -397,13 +397,27 @@ def test_not_now_for_the_whole_charges_nobody(bed, batches):
         if len(n) == 1:
             reply.status(503, b"", {"Retry-After": "0"})
         elif "m0004" in batch.ids and batch.count > 1:
-            reply.status(409, b"", {"Retry-After": "0"})
+            reply.status(halves[0], b"", {"Retry-After": "0"})
+            halves.append(halves.pop(0))
         else:
             batches.transaction(batch.messages)
             batches.reply(reply, batch)
 
     bed.app.handler = handler
     ids, sidecar = start_with(bed, 20)
+    completed(bed, 20)
+    bed.assert_once(*ids)
+    not_charged(bed, ids)
+    with_it = [b.count for b in batches.batches[1:] if "m0004" in b.ids]
+    assert all(after <= (before + 1) // 2 for before, after in zip(with_it[1:], with_it[2:])), with_it
+
+
+def test_no_connection_charges_nobody(bed, batches):
+    sidecar = bed.sidecar(completion="transaction", forward=forward())
+    bed.app.stop()
+    ids = publish(bed, 20)
+    sidecar.wait_for("paused", reason="application_down")
+    bed.app.start()
     completed(bed, 20)
     bed.assert_once(*ids)
     not_charged(bed, ids)

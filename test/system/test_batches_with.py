@@ -268,15 +268,18 @@ def test_a_kill_in_the_middle_of_a_response_repeats_without_charge(bed, batches)
     assert all(batches.times(i) <= 2 for i in ids) and not bed.letters()
 
 
-def test_a_killed_application_in_the_middle_charges_nobody(bed, batches):
-    """Its transaction rolls back; the messages go in groups, since one of them may have killed it."""
+@pytest.mark.parametrize("end", [lambda reply: reply.reset(), lambda reply: reply.close(), lambda reply: reply.raw(b"garbage\r\n\r\n"),
+                                 lambda reply: reply.status(502), lambda reply: reply.status(504)],
+                         ids=["reset", "closed", "garbage", "502", "504"])
+def test_an_application_that_ends_in_the_middle_charges_nobody(bed, batches, end):
+    """Its transaction rolls back; the messages go in groups of eight, since one of them may have ended it."""
     died = []
 
     def handler(request, reply):
         batch = batches.seen(request)
-        if not died:
-            died.append(batch.count)
-            reply.reset()
+        if not died and batch.count > 8:
+            died.append(len(batches.batches))
+            end(reply)
             return
         batches.transaction(batch.messages)
         batches.reply(reply, batch)
@@ -284,7 +287,9 @@ def test_a_killed_application_in_the_middle_charges_nobody(bed, batches):
     bed.app.handler = handler
     ids, sidecar = start_with(bed, 50)
     completed(bed, 50)
-    assert died[0] > 1
+    sizes = batches.sizes()
+    n_groups = -(-sizes[died[0] - 1] // 8)
+    assert all(n <= 8 for n in sizes[died[0]:died[0] + n_groups]), sizes
     bed.assert_once(*ids)
     not_charged(bed, ids)
     assert not bed.letters()
