@@ -358,7 +358,9 @@ static bool drops_first_return(const struct plan_queue *p)
 
 bool oracle_is_near(const struct world *w, const struct copy *m)
 {
-    return is_near(&w->plan->queues[m->truth->queue], m, m->delivery_count);
+    const struct plan_queue *p = &w->plan->queues[m->truth->queue];
+
+    return is_near(p, m, m->delivery_count) || drops_first_return(p);
 }
 
 const struct truth *oracle_truth(const struct world *w, int queue, const struct delivery *d)
