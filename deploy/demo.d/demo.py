@@ -439,7 +439,7 @@ class Demo:
             self.start_sidecar(name)
         config = self.path("sidecar-a.json")
         self.screen.say(f"""
-It runs on, with one sidecar a service. In another terminal:
+It keeps running, with one sidecar per service. In another terminal:
 
   publish          /usr/bin/python3 {os.path.join(HERE, 'publish.py')} {self.servers.rabbitmq.url()} {ORDERS} 10
   the inbox        {self.binary} status --config {config}
