@@ -719,6 +719,14 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
     return life_release(d, d->outcome.delay_ms, changes);
 }
 
+/* In `response` the application may still be at work on a message without an answer, and nothing fences it. So the next
+ * message of its key waits for one more window. */
+static bool life_key_waits(const struct queue *q, const struct delivery *d)
+{
+    return q->rules.ordered && !q->rules.transaction && d->has_key &&
+           d->outcome.request == REQUEST_UNANSWERED;
+}
+
 /* The attempt failed: charged, and dead when it was the last. */
 static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d, struct row_changes changes)
 {
@@ -726,7 +734,7 @@ static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d
      * by the next claim. */
     bool last = d->claim.attempt >= q->rules.max_attempts && !d->outcome.only_expired;
 
-    return life_charge(q, now_ms, d, last ? DEAD_ATTEMPTS : DEAD_NONE, changes);
+    return life_charge(q, now_ms, d, last && !life_key_waits(q, d) ? DEAD_ATTEMPTS : DEAD_NONE, changes);
 }
 
 struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
@@ -1042,7 +1050,7 @@ static void tell_failed(struct queue *q, int64_t now_ms, struct delivery *d, boo
         notes_tell_limited(q, now_ms, EVENT_TOKEN_EXPIRED, d);
     if (released) {
         tell_given_back(q, now_ms, d);
-    } else if (d->claim.attempt >= q->rules.max_attempts) {
+    } else if (d->claim.attempt >= q->rules.max_attempts && !life_key_waits(q, d)) {
         d->outcome.delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
     } else {
         counter_add(&q->counts.retried, 1);

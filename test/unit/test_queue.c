@@ -28,6 +28,7 @@ struct world {
     int (*status)(struct world *, int message, int attempt);
     int prefetch;
     uint64_t last_out;
+    bool has_keys; /* all messages have one */
 };
 
 static int number_of(const struct delivery *d)
@@ -44,6 +45,7 @@ static void deliver_again(struct world *w, int message, int delivery_count)
                         .message = message_new(),
                         .delivery_count = delivery_count,
                         .n_bytes = 10,
+                        .has_key = w->q.rules.ordered && w->has_keys,
                         .no_id = DEAD_NONE};
     static uint64_t tag;
 
@@ -73,6 +75,8 @@ static void at_database(struct world *w, struct delivery *d)
         else if (w->n_rows[n] == 5) {
             r.answer = ROW_MISMATCH;
             r.detail = slice_of("{\"first_fingerprint\" : \"00c0ffee\", \"first_status\" : \"completed\"}");
+        } else if (w->n_rows[n] == 4 && w->attempts[n] >= w->q.rules.max_attempts) {
+            r.answer = ROW_EXHAUSTED;
         } else if (w->n_rows[n] == 4 && w->due[n] > w->now) {
             r.answer = ROW_NOT_DUE;
             r.wait_ms = w->due[n] - w->now;
@@ -554,6 +558,46 @@ static void test_the_next_attempt_waits_for_a_window_where_no_answer_came(void *
     run(w, 1000000);
     assert_int_equal(w->n_acked, 3);
     end(w);
+}
+
+static int first_never_or_504(struct world *w, int message, int attempt)
+{
+    return message > 0 ? 200 : w->age_ms ? 504 : UNANSWERED;
+}
+
+/* The application may still be at work on the first message of the key, which has died. */
+static void test_in_response_a_key_waits_a_window_after_an_unanswered_last_attempt(void **state)
+{
+    enum { WINDOW_MS = 30000 };
+    static const struct {
+        bool transaction, says_504;
+        int n_posts; /* after its first 504 it is tried alone, a window later */
+        int64_t least_ms;
+    } cases[] = {{false, false, 1, 2 * WINDOW_MS},
+                 {false, true, 2, 2 * WINDOW_MS},
+                 {true, false, 1, WINDOW_MS},
+                 {true, true, 2, WINDOW_MS}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(first_never_or_504);
+        int64_t start = w->now;
+
+        w->q.rules.ordered = w->has_keys = true;
+        w->q.rules.transaction = cases[i].transaction;
+        w->q.rules.max_attempts = 1;
+        w->q.rules.concurrency = 1;
+        w->age_ms = cases[i].says_504;
+        deliver(w, 0);
+        deliver(w, 1);
+        while (!w->n_posts[1] && w->now < start + 200000)
+            run(w, w->now + 100);
+        assert_int_equal(w->n_posts[0], cases[i].n_posts);
+        assert_int_in_range(w->now - start, cases[i].least_ms, cases[i].least_ms + 5000);
+        assert_int_equal(w->n_letters, 1);
+        w->q.rules.transaction = false;
+        run(w, w->now + 1000);
+        end(w);
+    }
 }
 
 static int third_fails(struct world *w, int message, int attempt)
@@ -1635,6 +1679,7 @@ int main(void)
         cmocka_unit_test(test_acks_are_not_held_up_by_a_parked_delivery),
         cmocka_unit_test(test_accepted_messages_keep_their_slots),
         cmocka_unit_test(test_the_next_attempt_waits_for_a_window_where_no_answer_came),
+        cmocka_unit_test(test_in_response_a_key_waits_a_window_after_an_unanswered_last_attempt),
         cmocka_unit_test(test_what_waits_is_looked_at_where_nothing_is_claimed),
         cmocka_unit_test(test_looks_that_were_put_off_are_due_where_most_are_copies),
         cmocka_unit_test(test_others_go_first_where_a_killer_is_not_charged),
