@@ -191,7 +191,7 @@ CREATE TABLE onceward.consumer (
     history_day   smallint,
     history_page  bigint      NOT NULL DEFAULT 0,
     compacted_to  timestamptz,
-    ordered       boolean     NOT NULL DEFAULT false,
+    order_key     text COLLATE "C" NOT NULL DEFAULT '',
     UNIQUE (queue, vhost, broker)
 ) WITH (fillfactor = 50);
 
@@ -203,7 +203,7 @@ COMMENT ON COLUMN onceward.consumer.keeper_page IS 'The page of the walk through
 COMMENT ON COLUMN onceward.consumer.number IS 'Its number in onceward.history. NULL: no row of it was ever moved there.';
 COMMENT ON COLUMN onceward.consumer.retention_ms IS 'The longest retention that a replica reported within the hour before retention_at.';
 COMMENT ON COLUMN onceward.consumer.compacted_to IS 'History entries may have replaced rows that were completed before then. NULL: they never did.';
-COMMENT ON COLUMN onceward.consumer.ordered IS 'Its replicas process the messages of each key in order. A replica with the other setting is refused.';
+COMMENT ON COLUMN onceward.consumer.order_key IS 'Its replicas process the messages of each key in order: the sources of the key. Empty: not ordered. A replica with another setting is refused.';
 COMMENT ON COLUMN onceward.consumer.history_day IS 'The day on which its keeper last finished the search for expired history entries.';
 COMMENT ON COLUMN onceward.consumer.history_page IS 'The page of that search when it was last noted; 0: it has ended.';
 

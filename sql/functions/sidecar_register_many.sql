@@ -5,10 +5,10 @@
 --   taken     the queue, or one of the range, belongs to another consumer (former): its messages would be done again under this name
 --   former    the same, and p_takes_overs names that consumer: the caller is to use its name, under which the rows are. So a replica that
 --             still runs under the former name and one that takes it over meet in the same rows
---   order     an ordered queue (p_ordered) whose recorded range is another: a change of the range moves keys to other partitions, so that
+--   order     an ordered queue (p_order_keys: the sources of its order key; '': not ordered; NULL: the caller does not know) whose recorded range is another: a change of the range moves keys to other partitions, so that
 --             later messages of a key may come before earlier ones. It is made where p_takes_overs names the recorded range
---   mode      replicas of this consumer keep the order of each key and this one does not (p_ordered), or the reverse. The setting is changed where
---             p_takes_overs names the recorded queue or range
+--   mode      replicas of this consumer keep the order of each key and this one does not (p_order_keys), or the reverse, or they take the
+--             keys from other sources (former: those of the record). The setting is changed where p_takes_overs names the recorded queue or range
 --   busy      the record is being changed, or the broker is not known yet (NULL): ask again
 --   range     it is recorded, with the range that queue says; former: the range before this call, where it has changed it. A recorded
 --             range that is wider is that of replicas before, or of others: the caller reads those partitions, too, until they are empty
@@ -25,7 +25,7 @@
 -- Repeating it: the second call finds what the first one recorded.
 CREATE OR REPLACE FUNCTION onceward.sidecar_register_many(
     p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[], p_ended boolean[] DEFAULT NULL,
-    p_ordered boolean[] DEFAULT NULL)
+    p_order_keys text[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, queue text, vhost text, broker text, former text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -47,9 +47,9 @@ BEGIN
         INSERT INTO onceward.history_begun DEFAULT VALUES;
     END IF;
 
-    INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue, ordered)
-    SELECT i.consumer, i.broker, i.vhost, i.queue, coalesce(i.ordered, false)
-    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_ordered) i (consumer, broker, vhost, queue, ordered)
+    INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue, order_key)
+    SELECT i.consumer, i.broker, i.vhost, i.queue, coalesce(i.order_key, '')
+    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_order_keys) i (consumer, broker, vhost, queue, order_key)
     LEFT JOIN LATERAL (SELECT true AS yes FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) there ON true
     WHERE there.yes IS NULL AND i.broker IS NOT NULL
       AND NOT EXISTS (SELECT FROM onceward.consumer o
@@ -59,30 +59,30 @@ BEGIN
 
     BEGIN
         WITH taken AS MATERIALIZED (
-            SELECT i.consumer, i.broker, i.vhost, f.queue, f.former, f.tid, coalesce(i.ordered, f.ordered) AS ordered
-            FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ended, p_ordered)
-                 i (consumer, broker, vhost, queue, takes_over, ended, ordered)
+            SELECT i.consumer, i.broker, i.vhost, f.queue, f.former, f.tid, coalesce(i.order_key, f.order_key) AS order_key
+            FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ended, p_order_keys)
+                 i (consumer, broker, vhost, queue, takes_over, ended, order_key)
             CROSS JOIN LATERAL (
-                SELECT c.ctid AS tid, c.queue AS former, c.ordered,
+                SELECT c.ctid AS tid, c.queue AS former, c.order_key,
                        CASE WHEN onceward.queue_hull(c.queue, i.queue) IS NULL OR (c.vhost, c.broker) <> (i.vhost, i.broker) THEN i.queue
                             WHEN i.ended THEN onceward.consumer_range(i.consumer, i.queue)
                             ELSE onceward.queue_hull(c.queue, i.queue) END AS queue
                 FROM onceward.consumer c
                 WHERE c.consumer = i.consumer
-                  AND ((c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) OR c.ordered <> i.ordered)
+                  AND ((c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) OR c.order_key <> i.order_key)
                   AND (c.queue = i.takes_over OR onceward.queue_hull(c.queue, i.takes_over) IS NOT NULL
                        OR (onceward.queue_hull(c.queue, i.queue) IS NOT NULL AND (c.vhost, c.broker) = (i.vhost, i.broker)))
                   AND (c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over))
-                       OR coalesce(c.ordered = i.ordered, true)
-                          AND (i.ordered IS NOT TRUE OR onceward.queue_hull(c.queue, i.queue) IS NULL))
+                       OR coalesce(c.order_key = i.order_key, true)
+                          AND (coalesce(i.order_key, '') = '' OR onceward.queue_hull(c.queue, i.queue) IS NULL))
                 LIMIT 1 FOR UPDATE OF c SKIP LOCKED) f
             WHERE NOT EXISTS (SELECT FROM onceward.consumer o
                               WHERE o.vhost = i.vhost AND o.broker = i.broker AND o.consumer <> i.consumer
                                 AND onceward.queues_meet(o.queue, f.queue))
             ORDER BY i.consumer COLLATE "C"
         ), changed AS (
-            UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue, ordered = t.ordered FROM taken t
-            WHERE c.ctid = t.tid AND (c.broker, c.vhost, c.queue, c.ordered) <> (t.broker, t.vhost, t.queue, t.ordered)
+            UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue, order_key = t.order_key FROM taken t
+            WHERE c.ctid = t.tid AND (c.broker, c.vhost, c.queue, c.order_key) <> (t.broker, t.vhost, t.queue, t.order_key)
             RETURNING t.consumer,
                       CASE WHEN t.former <> t.queue AND onceward.queue_hull(t.former, t.queue) IS NOT NULL THEN t.former END AS former
         )
@@ -96,18 +96,18 @@ BEGIN
            CASE WHEN c.queue <> i.takes_over IS NOT FALSE AND (NOT c.is_same OR c.vhost <> i.vhost) THEN 'refused'
                 WHEN i.broker IS NULL THEN 'busy'
                 WHEN c.queue <> i.takes_over IS NOT FALSE AND c.broker <> i.broker THEN 'refused'
-                WHEN c.is_same AND c.ordered <> i.ordered AND c.is_confirmed THEN 'busy'
-                WHEN c.is_same AND c.ordered <> i.ordered THEN 'mode'
-                WHEN i.ordered AND c.is_same AND c.queue <> i.queue AND NOT c.is_confirmed THEN 'order'
+                WHEN c.is_same AND c.order_key <> i.order_key AND c.is_confirmed THEN 'busy'
+                WHEN c.is_same AND c.order_key <> i.order_key THEN 'mode'
+                WHEN i.order_key <> '' AND c.is_same AND c.queue <> i.queue AND NOT c.is_confirmed THEN 'order'
                 WHEN c.is_same AND (c.vhost, c.broker) = (i.vhost, i.broker)
                      AND coalesce(onceward.queue_hull(c.queue, i.queue) = c.queue, c.queue = i.queue) THEN 'range'
                 WHEN o.consumer IS NULL THEN 'busy'
                 WHEN c.queue IS NULL AND o.consumer = i.takes_over THEN 'former'
                 ELSE 'taken' END,
-           c.queue, c.vhost, c.broker, coalesce(n.former, o.consumer)
-    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ordered)
-         WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, ordered, ord)
-    LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker, c.ordered,
+           c.queue, c.vhost, c.broker, coalesce(n.former, CASE WHEN c.is_same AND c.order_key <> i.order_key THEN c.order_key END, o.consumer)
+    FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_order_keys)
+         WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, order_key, ord)
+    LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker, c.order_key,
                               c.queue = i.queue OR onceward.queue_hull(c.queue, i.queue) IS NOT NULL AS is_same,
                               (c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over))) IS TRUE AS is_confirmed
                        FROM onceward.consumer c WHERE c.consumer = i.consumer LIMIT 1) c ON true
@@ -116,10 +116,10 @@ BEGIN
                        WHERE o.vhost = i.vhost AND o.broker = i.broker AND o.consumer <> i.consumer
                          AND onceward.queues_meet(o.queue, i.queue)
                        ORDER BY o.consumer LIMIT 1) o ON true
-    WHERE (c.queue = i.queue AND c.vhost = i.vhost AND c.broker = i.broker AND c.ordered = coalesce(i.ordered, c.ordered)) IS NOT TRUE
+    WHERE (c.queue = i.queue AND c.vhost = i.vhost AND c.broker = i.broker AND c.order_key = coalesce(i.order_key, c.order_key)) IS NOT TRUE
        OR n.former IS NOT NULL
     ORDER BY i.ord;
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[], text[], boolean[], boolean[]) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.sidecar_register_many(text[], text[], text[], text[], text[], boolean[], text[]) FROM PUBLIC;

@@ -4,6 +4,6 @@
 SELECT c.vhost, c.queue,
        (SELECT min(o.consumer) FROM onceward.consumer o WHERE o.consumer <> $1 AND o.vhost = $2 AND onceward.queues_meet(o.queue, $3)),
        onceward.queue_hull(c.queue, $3) IS NOT NULL,
-       c.queue IN ($4, onceward.queue_hull($3, $4)) IS TRUE, c.ordered
+       c.queue IN ($4, onceward.queue_hull($3, $4)) IS TRUE, c.order_key
 FROM (SELECT) one
 LEFT JOIN onceward.consumer c ON c.consumer = $1

@@ -5,6 +5,7 @@
 #include "core/field_text.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
+#include "onceward/base/mem.h"
 #include "onceward/base/sha256.h"
 
 #include <assert.h>
@@ -207,6 +208,21 @@ void identity_source_add(struct buf *out, const struct identity_source *s)
             buf_add_text(out, " + ");
         identity_source_add(out, &s->parts[i]);
     }
+}
+
+char *identity_sources_text(const struct identity_source *sources, size_t n)
+{
+    struct buf text = {0};
+
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            buf_add_text(&text, ", ");
+        identity_source_add(&text, &sources[i]);
+    }
+    char *ret = mem_copy_text(buf_text(&text));
+
+    buf_deinit(&text);
+    return ret;
 }
 
 bool key_make(const struct identity_source *sources, size_t n, const struct message *m,

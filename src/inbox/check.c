@@ -8,10 +8,12 @@
 #include "inbox/trust.h"
 
 #include "onceward/base/buf.h"
+#include "onceward/core/identity.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { OLDEST_SERVER = 140000 };
@@ -176,7 +178,7 @@ static int check_functions(const struct check *k, struct fault *f)
     return 0;
 }
 
-enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED, C_ORDERED };
+enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED, C_ORDER_KEY };
 
 /* Warns that the queue belongs to another consumer, whose completed messages would be processed again. */
 static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
@@ -202,14 +204,14 @@ static void say_registration(const struct check *k, const struct config_queue *q
     const char *queue = q->pattern ? q->pattern : q->queue;
     bool is_same = other_queue && (!vhost || strcmp(other_vhost, vhost) == 0),
          is_own = is_same && strcmp(other_queue, queue) == 0;
-    bool is_ordered = q->order.key.n > 0, is_recorded = other_queue && field_text(r, 0, C_ORDERED)[0] == 't';
+    char *order_key = identity_sources_text(q->order.key.items, q->order.key.n);
     struct fault f = {0};
 
-    if ((is_own || (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't')) && is_ordered != is_recorded &&
-        field_text(r, 0, C_CONFIRMED)[0] != 't') {
+    if ((is_own || (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't')) &&
+        strcmp(order_key, field_text(r, 0, C_ORDER_KEY)) != 0 && field_text(r, 0, C_CONFIRMED)[0] != 't') {
         registration_refuse_mode(
             &(struct registration){.consumer = q->consumer, .queue = queue, .other_queue = other_queue},
-            is_ordered, &f);
+            order_key, field_text(r, 0, C_ORDER_KEY), &f);
         say(k, false, "queues.%s: %s", q->name, f.text);
     } else if (is_own) {
         say(k, true, "consumer %s belongs to queue %s", q->consumer, queue);
@@ -238,6 +240,7 @@ static void say_registration(const struct check *k, const struct config_queue *q
     } else {
         say(k, true, "consumer %s is new: the first run records it", q->consumer);
     }
+    free(order_key);
 }
 
 /* Does not check the broker's name, which only a running sidecar knows. */

@@ -57,6 +57,7 @@ void queues_init(struct queues *q, const struct inbox_queue *list, size_t n)
         q->list[i].vhost = mem_copy_text(list[i].vhost);
         q->list[i].queue = mem_copy_text(list[i].queue);
         q->list[i].takes_over = mem_copy_text(list[i].takes_over);
+        q->list[i].order_key = mem_copy_text(list[i].order_key);
     }
     ranks_make(q);
 }
@@ -69,6 +70,7 @@ void queues_deinit(struct queues *q)
         free((char *)q->list[i].vhost);
         free((char *)q->list[i].queue);
         free((char *)q->list[i].takes_over);
+        free((char *)q->list[i].order_key);
         free(q->refusals[i]);
         free(q->ranges[i]);
         free(q->formers[i]);
@@ -117,9 +119,9 @@ void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]
     for (int p = 0; p < REGISTER_PARAMS; p++) {
         for (size_t i = 0; i < q->n; i++) {
             const struct inbox_queue *k = &q->list[i];
-            const char *const fields[REGISTER_PARAMS] = {
-                k->consumer,           k->broker, k->vhost, k->queue, k->takes_over, q->ended[i] ? "t" : "f",
-                k->ordered ? "t" : "f"};
+            const char *const fields[REGISTER_PARAMS] = {k->consumer, k->broker,     k->vhost,
+                                                         k->queue,    k->takes_over, q->ended[i] ? "t" : "f",
+                                                         k->order_key};
 
             texts[i] = fields[p];
         }
@@ -189,7 +191,7 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
     } else if (strcmp(answer, "order") == 0) {
         registration_refuse_order(&r, &f);
     } else if (strcmp(answer, "mode") == 0) {
-        registration_refuse_mode(&r, k->ordered, &f);
+        registration_refuse_mode(&r, k->order_key, result_text(result, row, R_FORMER), &f);
     } else {
         registration_refuse(&r, &f);
     }
@@ -235,7 +237,7 @@ bool queues_are_registered(const struct queues *q)
 bool queues_are_ordered(const struct queues *q)
 {
     for (size_t i = 0; i < q->n; i++)
-        if (q->list[i].ordered)
+        if (q->list[i].order_key && *q->list[i].order_key)
             return true;
     return false;
 }

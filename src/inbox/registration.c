@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+enum { KEY_SHOWN = 100 }; /* bytes of an order key in a refusal */
+
 static void add_quoted(struct buf *b, const char *before, const char *name)
 {
     if (name)
@@ -54,12 +56,22 @@ void registration_refuse_order(const struct registration *r, struct fault *f)
         r->consumer, r->other_queue, r->queue, r->other_queue);
 }
 
-void registration_refuse_mode(const struct registration *r, bool ordered, struct fault *f)
+void registration_refuse_mode(const struct registration *r, const char *order_key, const char *recorded,
+                              struct fault *f)
 {
+    struct buf text = {0};
+
+    if (*order_key && *recorded)
+        buf_printf(&text, "with order.key %.*s, and this configuration has %.*s", KEY_SHOWN, recorded,
+                   KEY_SHOWN, order_key);
+    else
+        buf_printf(&text, "%s order.key, and this configuration has %s", *recorded ? "with" : "without",
+                   *recorded ? "none" : "it");
     fault_set(
         f,
-        "consumer \"%s\" is recorded %s order.key, and this configuration has %s: replicas of one consumer that "
+        "consumer \"%s\" is recorded %s: replicas of one consumer that "
         "do not all keep the order would break it; expected the same in all replicas, or, to change it, stop all "
         "replicas and set takes_over to \"%s\", which confirms this",
-        r->consumer, ordered ? "without" : "with", ordered ? "it" : "none", r->other_queue);
+        r->consumer, buf_text(&text), r->other_queue);
+    buf_deinit(&text);
 }

@@ -19,5 +19,6 @@ void registration_refuse_taken(const struct registration *r, struct fault *f);
 /* The same for an ordered queue whose range is not the recorded one. */
 void registration_refuse_order(const struct registration *r, struct fault *f);
 
-/* The same for a consumer whose other replicas keep the order of each key and this one does not, or the reverse. */
-void registration_refuse_mode(const struct registration *r, bool ordered, struct fault *f);
+/* The same for a consumer whose other replicas have another order key, as a text of its sources; "": none. */
+void registration_refuse_mode(const struct registration *r, const char *order_key, const char *recorded,
+                              struct fault *f);

@@ -137,20 +137,24 @@ void database_dial(struct sidecar *s, struct dial *d)
     for (size_t i = 0; i < s->n_lanes; i++) {
         const struct config_queue *q = s->lanes[i].config;
 
-        queues[q->entry] = (struct inbox_queue){.consumer = q->consumer,
-                                                .broker = s->lanes[i].link->cluster,
-                                                .vhost = s->lanes[i].link->vhost,
-                                                .queue = q->pattern ? q->pattern : q->queue,
-                                                .takes_over = q->takes_over,
-                                                .ordered = q->order.key.n > 0,
-                                                .transaction = q->transaction,
-                                                .token_window_ms = q->token_window_ms,
-                                                .max_window_ms = q->max_window_ms,
-                                                .max_attempts = q->max_attempts,
-                                                .revive = q->revive,
-                                                .store_ms = q->store_ms};
+        free((char *)queues[q->entry].order_key); /* of another partition */
+        queues[q->entry] =
+            (struct inbox_queue){.consumer = q->consumer,
+                                 .broker = s->lanes[i].link->cluster,
+                                 .vhost = s->lanes[i].link->vhost,
+                                 .queue = q->pattern ? q->pattern : q->queue,
+                                 .takes_over = q->takes_over,
+                                 .order_key = identity_sources_text(q->order.key.items, q->order.key.n),
+                                 .transaction = q->transaction,
+                                 .token_window_ms = q->token_window_ms,
+                                 .max_window_ms = q->max_window_ms,
+                                 .max_attempts = q->max_attempts,
+                                 .revive = q->revive,
+                                 .store_ms = q->store_ms};
     }
     job = inbox_connect(&s->config->database, queues, s->config->n_entries, &self, &f);
+    for (size_t i = 0; i < s->config->n_entries; i++)
+        free((char *)queues[i].order_key);
     free(queues);
     if (job)
         dial_began(s, d, job, N_HOSTS * s->config->database.connect_timeout_ms + JOB_EXTRA_MS);

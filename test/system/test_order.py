@@ -545,7 +545,11 @@ def test_a_replica_without_the_order_of_the_others_is_refused(bed):
     assert "recorded with order.key, and this configuration has none" in reason and f'takes_over to "{bed.queue.name}"' in reason
     checked = check(bed, other)
     assert checked.returncode == 1 and "recorded with order.key" in checked.stdout
-    assert not other.find("consuming")
+    region = bed.sidecar(wait=False, order={"key": ["header:region"]}, delivery_limit=0)
+    assert "with order.key header:account, and this configuration has header:region" in region.wait_for("refused")["reason"]
+    checked = check(bed, region)
+    assert checked.returncode == 1 and "this configuration has header:region" in checked.stdout
+    assert not other.find("consuming") and not region.find("consuming")
     ordered.publish(["a"], 3)
     bed.wait_for_effects(ordered.ids())
     ordered.assert_ordered()

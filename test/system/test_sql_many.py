@@ -411,30 +411,33 @@ def test_a_queue_belongs_to_one_consumer(inbox):
 def test_a_replica_with_another_order_is_refused(inbox, sessions, queue, wider):
     name, queue = inbox.consumer, queue.format(inbox.consumer)
 
-    def register(ordered, queue=queue, takes_over=None):
-        return [r.answer for r in inbox.register((name, "/", queue, takes_over), ordered=ordered)]
+    def register(order_key, queue=queue, takes_over=None):
+        return [r.answer for r in inbox.register((name, "/", queue, takes_over), order_key=order_key)]
 
     def recorded():
-        return tuple(inbox.query("SELECT queue, ordered FROM onceward.consumer WHERE consumer = %s", name)[0])
+        return tuple(inbox.query("SELECT queue, order_key FROM onceward.consumer WHERE consumer = %s", name)[0])
 
-    assert register(True) == [] and recorded() == (queue, True)
-    assert register(False) == ["mode"] and register(False, takes_over="x") == ["mode"] and recorded() == (queue, True)
-    assert register(None) == [] and recorded() == (queue, True)  # a caller that does not know
+    assert register("a") == [] and recorded() == (queue, "a")
+    assert register("") == ["mode"] and register("", takes_over="x") == ["mode"] and recorded() == (queue, "a")
+    assert inbox.register((name, "/", queue, None), order_key="b")[0].former == "a" and register("b") == ["mode"]
+    assert register("b", takes_over=queue) == [] and recorded() == (queue, "b") and register("a") == ["mode"]
+    assert register("a", takes_over=queue) == [] and recorded() == (queue, "a")
+    assert register(None) == [] and recorded() == (queue, "a")  # a caller that does not know
     if wider:
         wider = wider.format(name)
-        assert register(False, wider) == ["mode"] and register(True, wider) == ["order"] and recorded() == (queue, True)
+        assert register("", wider) == ["mode"] and register("a", wider) == ["order"] and recorded() == (queue, "a")
     locked = sessions("l")
     locked.begin()
     locked.query("SELECT FROM onceward.consumer WHERE consumer = %s FOR UPDATE", name)
-    assert register(False, takes_over=queue) == ["busy"]
+    assert register("", takes_over=queue) == ["busy"]
     locked.rollback()
-    assert register(False, takes_over=queue) == [] and recorded() == (queue, False)
-    assert register(True) == ["mode"] and register(False) == []
+    assert register("", takes_over=queue) == [] and recorded() == (queue, "")
+    assert register("a") == ["mode"] and register("") == []
     if wider:
-        assert register(False, wider) == ["range"] and recorded() == (wider, False)
-        assert register(True, wider) == ["mode"]
+        assert register("", wider) == ["range"] and recorded() == (wider, "")
+        assert register("a", wider) == ["mode"]
         queue = wider
-    assert register(True, queue, takes_over=queue) == [] and recorded() == (queue, True)
+    assert register("a", queue, takes_over=queue) == [] and recorded() == (queue, "a")
 
 
 def test_two_who_register_a_queue_at_once_get_one_consumer(inbox, sessions):

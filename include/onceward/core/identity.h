@@ -41,6 +41,9 @@ int identity_parse(struct slice text, struct identity_source *out, struct fault 
 /* Appends the source as the configuration writes it; the parts of a joined one with " + " between them. */
 void identity_source_add(struct buf *out, const struct identity_source *source);
 
+/* The sources, joined by ", ". Owned by the caller. */
+char *identity_sources_text(const struct identity_source *sources, size_t n);
+
 /* Finds a value in a JSON body (config/json.h has the only implementation). 0: *out holds the scalar as text;
  * 1: absent. */
 typedef int identity_json_fn(struct slice body, struct slice pointer, struct buf *out);

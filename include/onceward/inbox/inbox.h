@@ -45,7 +45,8 @@ struct inbox_queue {
     const char *broker;     /* name of its cluster; NULL: still unknown, so the queue is not registered yet */
     const char *takes_over; /* the queue that this one has replaced under its consumer name, or the former
                                consumer of this queue; NULL: none */
-    bool ordered;           /* its range may change only where takes_over names the recorded one */
+    const char *order_key;  /* the sources of its key: its range may change only where takes_over names the
+                               recorded one. "": not ordered; NULL: unknown */
     bool transaction;       /* the application completes the row; else the sidecar does */
     int64_t token_window_ms, max_window_ms;
     int max_attempts;

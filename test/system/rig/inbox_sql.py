@@ -209,11 +209,11 @@ class Inbox(Session):
             [Binary(x.body) for x in letters], ["text/plain"] * n, ["{}"] * n, [x.headers for x in letters], [""] * n,
             [x.routing_key for x in letters], [x.deaths for x in letters], [x.content_header and Binary(x.content_header) for x in letters])
 
-    def register(self, *queues, ordered=None):
-        """queues: (consumer, vhost, queue, takes_over), or with the broker before the vhost. ordered: of all of them."""
+    def register(self, *queues, order_key=None):
+        """queues: (consumer, vhost, queue, takes_over), or with the broker before the vhost. order_key: of all of them."""
         queues = [(q[0], "rabbit@a", *q[1:]) if len(q) == 4 else q for q in queues]
         return self.query("SELECT * FROM onceward.sidecar_register_many(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], NULL,"
-                          " %s::boolean[])", *(list(field) for field in zip(*queues)), None if ordered is None else [ordered] * len(queues))
+                          " %s::text[])", *(list(field) for field in zip(*queues)), None if order_key is None else [order_key] * len(queues))
 
     def presence(self, queues="[]", counter=None, consumers=None, version="v", holders=(), count=True, ordered=False):
         return self.query("SELECT * FROM onceward.sidecar_presence(%s, %s, %s, %s, 'host', %s::json, %s::text[], %s::text[], %s, %s)",
