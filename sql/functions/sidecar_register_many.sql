@@ -9,6 +9,7 @@
 --             later messages of a key may come before earlier ones. It is made where p_takes_overs names the recorded range
 --   mode      replicas of this consumer keep the order of each key and this one does not (p_order_keys), or the reverse, or they take the
 --             keys from other sources (former: those of the record). The setting is changed where p_takes_overs names the recorded queue or range
+--   running   the same, and p_takes_overs confirms it, but a replica still runs with the recorded setting
 --   busy      the record is being changed, or the broker is not known yet (NULL): ask again
 --   range     it is recorded, with the range that queue says; former: the range before this call, where it has changed it. A recorded
 --             range that is wider is that of replicas before, or of others: the caller reads those partitions, too, until they are empty
@@ -69,6 +70,7 @@ BEGIN
                             ELSE onceward.queue_hull(c.queue, i.queue) END AS queue
                 FROM onceward.consumer c
                 WHERE c.consumer = i.consumer
+                  AND (coalesce(c.order_key = i.order_key, true) OR NOT onceward.consumer_order_runs(c.consumer, c.order_key))
                   AND ((c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) OR c.order_key <> i.order_key)
                   AND (c.queue = i.takes_over OR onceward.queue_hull(c.queue, i.takes_over) IS NOT NULL
                        OR (onceward.queue_hull(c.queue, i.queue) IS NOT NULL AND (c.vhost, c.broker) = (i.vhost, i.broker)))
@@ -96,6 +98,7 @@ BEGIN
            CASE WHEN c.queue <> i.takes_over IS NOT FALSE AND (NOT c.is_same OR c.vhost <> i.vhost) THEN 'refused'
                 WHEN i.broker IS NULL THEN 'busy'
                 WHEN c.queue <> i.takes_over IS NOT FALSE AND c.broker <> i.broker THEN 'refused'
+                WHEN c.order_key <> i.order_key AND c.is_confirmed AND onceward.consumer_order_runs(i.consumer, c.order_key) THEN 'running'
                 WHEN c.is_same AND c.order_key <> i.order_key AND c.is_confirmed THEN 'busy'
                 WHEN c.is_same AND c.order_key <> i.order_key THEN 'mode'
                 WHEN i.order_key <> '' AND c.is_same AND c.queue <> i.queue AND NOT c.is_confirmed THEN 'order'
@@ -104,7 +107,7 @@ BEGIN
                 WHEN o.consumer IS NULL THEN 'busy'
                 WHEN c.queue IS NULL AND o.consumer = i.takes_over THEN 'former'
                 ELSE 'taken' END,
-           c.queue, c.vhost, c.broker, coalesce(n.former, CASE WHEN c.is_same AND c.order_key <> i.order_key THEN c.order_key END, o.consumer)
+           c.queue, c.vhost, c.broker, coalesce(n.former, CASE WHEN (c.is_same OR c.is_confirmed) AND c.order_key <> i.order_key THEN c.order_key END, o.consumer)
     FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_order_keys)
          WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, order_key, ord)
     LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker, c.order_key,

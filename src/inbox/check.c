@@ -211,7 +211,7 @@ static void say_registration(const struct check *k, const struct config_queue *q
         strcmp(order_key, field_text(r, 0, C_ORDER_KEY)) != 0 && field_text(r, 0, C_CONFIRMED)[0] != 't') {
         registration_refuse_mode(
             &(struct registration){.consumer = q->consumer, .queue = queue, .other_queue = other_queue},
-            order_key, field_text(r, 0, C_ORDER_KEY), &f);
+            order_key, field_text(r, 0, C_ORDER_KEY), false, &f);
         say(k, false, "queues.%s: %s", q->name, f.text);
     } else if (is_own) {
         say(k, true, "consumer %s belongs to queue %s", q->consumer, queue);

@@ -190,8 +190,9 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
         registration_refuse_taken(&r, &f);
     } else if (strcmp(answer, "order") == 0) {
         registration_refuse_order(&r, &f);
-    } else if (strcmp(answer, "mode") == 0) {
-        registration_refuse_mode(&r, k->order_key, result_text(result, row, R_FORMER), &f);
+    } else if (strcmp(answer, "mode") == 0 || strcmp(answer, "running") == 0) {
+        registration_refuse_mode(&r, k->order_key, result_text(result, row, R_FORMER),
+                                 strcmp(answer, "running") == 0, &f);
     } else {
         registration_refuse(&r, &f);
     }

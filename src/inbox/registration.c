@@ -57,7 +57,7 @@ void registration_refuse_order(const struct registration *r, struct fault *f)
 }
 
 void registration_refuse_mode(const struct registration *r, const char *order_key, const char *recorded,
-                              struct fault *f)
+                              bool is_running, struct fault *f)
 {
     struct buf text = {0};
 
@@ -71,7 +71,8 @@ void registration_refuse_mode(const struct registration *r, const char *order_ke
         f,
         "consumer \"%s\" is recorded %s: replicas of one consumer that "
         "do not all keep the order would break it; expected the same in all replicas, or, to change it, stop all "
-        "replicas and set takes_over to \"%s\", which confirms this",
-        r->consumer, buf_text(&text), r->other_queue);
+        "replicas and set takes_over to \"%s\", which confirms this%s",
+        r->consumer, buf_text(&text), r->other_queue,
+        is_running ? "; another replica still runs with the recorded setting" : "");
     buf_deinit(&text);
 }

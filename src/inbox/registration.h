@@ -19,6 +19,7 @@ void registration_refuse_taken(const struct registration *r, struct fault *f);
 /* The same for an ordered queue whose range is not the recorded one. */
 void registration_refuse_order(const struct registration *r, struct fault *f);
 
-/* The same for a consumer whose other replicas have another order key, as a text of its sources; "": none. */
+/* The same for a consumer whose other replicas have another order key, as a text of its sources; "": none.
+ * is_running: takes_over confirms the change, and one of them still runs. */
 void registration_refuse_mode(const struct registration *r, const char *order_key, const char *recorded,
-                              struct fault *f);
+                              bool is_running, struct fault *f);

@@ -1,7 +1,9 @@
 /* The states of the queues in the presence row, for `onceward status` and `top`, and for other replicas: one
- * object per queue, of which the database reads "consumer", "may_consume" and "stop". Values of 0 and unknown ones
- * are left out, since every few seconds the row is written, and read by every replica. */
+ * object per queue, of which the database reads "consumer", "order_key", "state", "may_consume" and "stop". Values
+ * of 0 and unknown ones are left out, since every few seconds the row is written, and read by every replica. */
 #include "sidecar/sidecar.h"
+
+#include <stdlib.h>
 
 enum { DETAIL_BYTES = 320 };
 
@@ -98,6 +100,15 @@ static void add_subscription(struct buf *b, const struct queue *q)
         buf_add_text(b, ", \"active\": true");
 }
 
+static void add_order_key(struct buf *b, const struct config_sources *key)
+{
+    char *text = identity_sources_text(key->items, key->n);
+
+    if (*text)
+        add_text(b, "order_key", text);
+    free(text);
+}
+
 static void add_queue(struct buf *b, struct lane *l)
 {
     bool may_consume = queue_may_consume(&l->core);
@@ -108,6 +119,7 @@ static void add_queue(struct buf *b, struct lane *l)
     buf_add_text(b, "{\"queue\": ");
     buf_add_json(b, slice_of(l->config->queue));
     add_text(b, "consumer", l->config->consumer);
+    add_order_key(b, &l->config->order.key);
     if (l->first == l && l->config->pattern)
         add_text(b, "pattern", partitions_range(l));
     add_text(b, "state", queue_states[state].name);

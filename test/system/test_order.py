@@ -537,7 +537,7 @@ def test_the_other_partitions_wait_for_one_that_leaves_the_range(bed):
 
 def test_a_replica_without_the_order_of_the_others_is_refused(bed):
     ordered = Ordered(bed)
-    bed.sidecar(**ORDER)
+    first = bed.sidecar(**ORDER)
     ordered.publish(["a"], 3)
     bed.wait_for_effects(ordered.ids())
     other = bed.sidecar(wait=False)
@@ -549,10 +549,14 @@ def test_a_replica_without_the_order_of_the_others_is_refused(bed):
     assert "with order.key header:account, and this configuration has header:region" in region.wait_for("refused")["reason"]
     checked = check(bed, region)
     assert checked.returncode == 1 and "this configuration has header:region" in checked.stdout
-    assert not other.find("consuming") and not region.find("consuming")
+    confirmed = bed.sidecar(wait=False, takes_over=bed.queue.name)
+    assert "confirms this; another replica still runs with the recorded setting" in confirmed.wait_for("refused")["reason"]
+    assert not confirmed.find("consuming") and not other.find("consuming") and not region.find("consuming")
     ordered.publish(["a"], 3)
     bed.wait_for_effects(ordered.ids())
     ordered.assert_ordered()
+    first.term()
+    confirmed.wait_for("consuming")
 
 
 def test_partitions_keep_the_order_of_each_key_through_kills_and_restarts(bed):

@@ -420,6 +420,13 @@ def test_a_replica_with_another_order_is_refused(inbox, sessions, queue, wider):
     assert register("a") == [] and recorded() == (queue, "a")
     assert register("") == ["mode"] and register("", takes_over="x") == ["mode"] and recorded() == (queue, "a")
     assert inbox.register((name, "/", queue, None), order_key="b")[0].former == "a" and register("b") == ["mode"]
+    running = sessions("running")
+    for state in ({"order_key": "a", "state": "paused"}, {"order_key": "a"}):
+        running.presence(json.dumps([{"consumer": name, **state}]), consumers=[name])
+        refused, = inbox.register((name, "/", queue, queue), order_key="b")
+        assert (refused.answer, refused.former) == ("running", "a") and recorded() == (queue, "a")
+    for state in ({}, {"order_key": "b"}, {"order_key": "a", "state": "drained"}):  # refused itself, or at its end
+        running.presence(json.dumps([{"consumer": name, **state}]), consumers=[name])
     assert register("b", takes_over=queue) == [] and recorded() == (queue, "b") and register("a") == ["mode"]
     assert register("a", takes_over=queue) == [] and recorded() == (queue, "a")
     assert register(None) == [] and recorded() == (queue, "a")  # a caller that does not know
