@@ -12,6 +12,7 @@ enum {
     LETTER_COPIES = 2, /* of a body while its dead letter is written, in addition to the message */
     OUTBOX_COPIES = 2, /* of a row that is larger than those read ahead: read, and written to the broker */
     MIB = 1 << 20,
+    SHARE_STEPS = 30, /* halves: less than a byte of 1 GiB */
 };
 
 static uint64_t sum_of(const struct config *c)
@@ -33,22 +34,59 @@ static uint64_t largest_of(const struct config *c)
     return largest;
 }
 
-/* The bodies of the batches in flight, and the rows of the outbox. A copy that renews a message is as large as one of
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Of one request: a message that does not fit into batch.max_bytes has a request of its own. */
+static uint64_t envelope_of(const struct config_queue *q)
+{
+    uint64_t alone = (uint64_t)q->max_message_bytes / 3 * 4;
+
+    return alone > q->forward.batch.max_bytes ? alone : q->forward.batch.max_bytes;
+}
+
+/* The requests with several messages in flight: copies of the bodies that the queue holds, in base64 at worst. An
+ * ordered queue may exceed max_bytes until it knows how large its messages are. */
+static uint64_t envelopes_of(const struct config_queue *q)
+{
+    uint64_t copies = (uint64_t)q->max_bytes / 3 * 4 * (q->order.key.n ? 2 : 1);
+
+    if (q->partition || !q->forward.batch.max_messages)
+        return 0;
+    return smaller((uint64_t)q->forward.concurrency * envelope_of(q), copies);
+}
+
+/* The answers to them that are kept until their rows are written. */
+static uint64_t answers_of(const struct config_queue *q)
+{
+    if (q->partition || !q->forward.batch.max_messages || !config_batch_results(q))
+        return 0;
+    return (uint64_t)q->forward.concurrency * q->forward.max_response_bytes;
+}
+
+static uint64_t all_of(const struct config *c, uint64_t (*part_of)(const struct config_queue *q))
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < c->n_queues; i++)
+        sum += part_of(&c->queues[i]);
+    return sum;
+}
+
+/* Read ahead, those of stopped exchanges, and dead letters. A copy that renews a message is as large as one of
  * max_message, and the quarter that is kept free has room for it. */
+static uint64_t outbox_of(const struct config *c)
+{
+    return c->outbox.is_there ? 2 * (uint64_t)OUTBOX_HELD_BYTES + OUTBOX_LETTERS_BYTES +
+                                    OUTBOX_COPIES * (uint64_t)c->outbox.max_message_bytes
+                              : 0;
+}
+
 static uint64_t beside_of(const struct config *c)
 {
-    uint64_t beside = 0;
-
-    for (size_t i = 0; i < c->n_queues; i++) {
-        const struct config_queue *q = &c->queues[i];
-
-        if (!q->partition && q->forward.batch.max_messages)
-            beside += (uint64_t)q->forward.concurrency * q->forward.batch.max_bytes;
-    }
-    if (c->outbox.is_there) /* read ahead, those of stopped exchanges, and dead letters */
-        beside += 2 * (uint64_t)OUTBOX_HELD_BYTES + OUTBOX_LETTERS_BYTES +
-                  OUTBOX_COPIES * (uint64_t)c->outbox.max_message_bytes;
-    return beside;
+    return all_of(c, envelopes_of) + all_of(c, answers_of) + outbox_of(c);
 }
 
 static unsigned long long mib(uint64_t bytes)
@@ -62,35 +100,87 @@ static void at_most(size_t *value, uint64_t most)
         *value = (size_t)most;
 }
 
+static void queue_lower(struct config_queue *q, double share, uint64_t message)
+{
+    q->max_bytes = (size_t)((double)q->max_bytes * share);
+    if (q->too_large_is_reject) /* lowering it would lose larger messages, and one alone may exceed max_bytes */
+        return;
+    at_most(&q->max_message_bytes, message);
+    at_most(&q->max_message_bytes, q->max_bytes);
+}
+
+/* The bodies that queues hold, and their copies in batches, with this share of max_bytes. */
+static uint64_t held_with(const struct config *c, double share, uint64_t message)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < c->n_queues; i++) {
+        struct config_queue q = c->queues[i];
+
+        queue_lower(&q, share, message);
+        sum += (q.partition ? 0 : q.max_bytes) + envelopes_of(&q);
+    }
+    return sum;
+}
+
+/* The largest share of max_bytes that fits. */
+static double share_of(const struct config *c, uint64_t room, uint64_t message)
+{
+    uint64_t sum = sum_of(c);
+    double low = 0, high = sum > room ? (double)room / (double)sum : 1;
+
+    if (held_with(c, high, message) <= room)
+        return high;
+    for (int i = 0; i < SHARE_STEPS; i++) {
+        double middle = (low + high) / 2;
+
+        *(held_with(c, middle, message) <= room ? &low : &high) = middle;
+    }
+    return low;
+}
+
+/* Kept answers have no other setting that may be lowered: a lower max_response would cut them. */
+static void answers_lower(struct config *c, uint64_t most)
+{
+    uint64_t answers = all_of(c, answers_of);
+
+    for (size_t i = 0; answers > most && i < c->n_queues; i++) {
+        struct config_queue *q = &c->queues[i];
+        int lower = (int)((double)q->forward.concurrency * (double)most / (double)answers);
+
+        if (config_batch_results(q))
+            q->forward.concurrency = lower > 1 ? lower : 1;
+    }
+}
+
 bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
 {
-    uint64_t budget = limit / 4 * 3, sum = sum_of(c), largest = largest_of(c), message = largest, room,
-             beside = beside_of(c);
+    uint64_t budget = limit / 4 * 3, sum = sum_of(c), largest = largest_of(c), message = largest,
+             beside = beside_of(c), fixed;
     bool kept = false;
-    char others[80] = "";
+    char others[160] = "";
+    double share;
 
     if (sum + LETTER_COPIES * largest + beside <= budget)
         return false;
-    budget -=
-        beside < budget / 2 ? beside : budget / 2; /* the rest of it has no setting that may be lowered */
-    if (message > budget / LETTER_COPIES / 2) /* half of the budget, so that max_bytes has the other half */
-        message = budget / LETTER_COPIES / 2;
-    room = budget - LETTER_COPIES * message;
+    if (beside)
+        snprintf(others, sizeof(others), ", beside batches in flight and the outbox (%llu MiB%s)",
+                 mib(beside),
+                 all_of(c, answers_of) > budget / 4
+                     ? "; forward.concurrency is lowered for the answers with results"
+                     : "");
+    answers_lower(c, budget / 4);
+    fixed = all_of(c, answers_of) + outbox_of(c);
+    budget -= smaller(fixed, budget / 2); /* the rest of it has no setting that may be lowered */
+    message = smaller(message, budget / LETTER_COPIES / 2); /* so that max_bytes has the other half */
+    share = share_of(c, budget - LETTER_COPIES * message, message);
     for (size_t i = 0; i < c->n_queues; i++) {
         struct config_queue *q = &c->queues[i];
 
-        if (sum > room)
-            q->max_bytes = (size_t)((double)q->max_bytes * (double)room / (double)sum);
-        if (q->too_large_is_reject) { /* lowering it would lose larger messages, and one alone may exceed
-                                         max_bytes */
-            kept |= q->max_message_bytes > message || q->max_message_bytes > q->max_bytes;
-            continue;
-        }
-        at_most(&q->max_message_bytes, message);
-        at_most(&q->max_message_bytes, q->max_bytes);
+        queue_lower(q, share, message);
+        kept |=
+            q->too_large_is_reject && (q->max_message_bytes > message || q->max_message_bytes > q->max_bytes);
     }
-    if (beside)
-        snprintf(others, sizeof(others), ", beside batches in flight and the outbox (%llu MiB)", mib(beside));
     fault_set(
         text,
         "the memory limit of %llu MiB is too low for max_bytes (%llu MiB in all) and the dead letter of "

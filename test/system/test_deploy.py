@@ -618,8 +618,10 @@ def test_the_chart_lets_the_application_outlive_the_grace_of_its_configuration(c
 
 MEMORY = [({"payments": {}}, {}, 128), ({"payments": {"max_bytes": "1MiB"}}, {}, 128), ({"payments": {}, "refunds": {}}, {}, 214),
           ({"payments": {}, "refunds": {"max_bytes": "8MiB", "max_message": "20000KiB"}}, {"max_bytes": "1GiB"}, 1429),
-          ({"payments": {"forward": {"concurrency": 8, "batch": {"max_messages": 100, "max_bytes": "1MiB"}}}}, {}, 139),
-          ({"payments": {}}, {"forward": {"batch": {"max_messages": 100}}}, 134)]
+          ({"payments": {"forward": {"concurrency": 8, "batch": {"max_messages": 100, "max_bytes": "1MiB"}}}}, {}, 242),
+          ({"payments": {}}, {"forward": {"batch": {"max_messages": 100}}}, 242),
+          ({"payments": {"order": {"key": ["header:a"]}, "forward": {"concurrency": 8, "batch": {"max_messages": 100}}}}, {}, 356),
+          ({"payments": {"forward": {"concurrency": 2, "batch": {"max_messages": 100}}}}, {"store_response": "64KiB"}, 202)]
 
 
 @pytest.mark.parametrize("queues, defaults, limit", MEMORY)

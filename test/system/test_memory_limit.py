@@ -7,6 +7,7 @@ import stat
 import pytest
 
 from rig import schema
+from rig.application import Gate
 from rig.wait import wait_until
 
 ROOT = "/sys/fs/cgroup/memory"
@@ -111,6 +112,33 @@ def test_a_message_whose_letter_would_not_fit_stays_with_the_broker(bed, group, 
     sidecar.term()
     bed.queue.wait_for_ready(1)
     assert group.n_killed == 0
+
+
+def test_the_requests_of_batches_fit_into_128_mib_beside_the_messages(bed, group, limited):
+    """16 requests of one message of 3.9 MB, in base64 5.2 MB."""
+    gate = Gate()
+    waiting = []
+
+    def handler(request, reply):
+        waiting.append(len(request.body))
+        request.body = b""
+        gate.wait()
+        reply.status(200, b"", {"Onceward-Batch": 1})
+
+    bed.app.handler = handler
+    ids = [f"m{n}" for n in range(17)]
+    bed.queue.publish_many(ids, body=os.urandom(3_900_000))
+    forward = {"url": bed.app.url, "concurrency": 16, "batch": {"max_messages": 10}}
+    sidecar = bed.sidecar(config=config(bed, [bed.queue], forward=forward, max_message="4MiB"), binary=limited, wait=False)
+    try:
+        wait_until(lambda: len(waiting) >= 8 or group.n_killed, "eight requests are in flight at once", 60)
+    finally:
+        gate.open()
+    if not group.n_killed:
+        wait_until(lambda: bed.statuses() == {"completed": len(ids)}, "all are completed", 60)
+    print(f"peak of the group {group.peak / MIB:.0f} MiB")
+    assert group.n_killed == 0 and min(waiting) > 5_200_000
+    assert "beside batches in flight" in sidecar.find("limits", path="queues")[0]["reason"]
 
 
 def test_after_a_kill_one_message_comes_first(bed):

@@ -94,21 +94,42 @@ static void test_what_fits_stays_as_it_is(void **state)
     assert_int_equal(one.max_bytes, 64 * MIB);
 }
 
-/* A queue of the defaults fits alone, but not beside batches, or beside an outbox. */
+/* A queue of the defaults fits alone, but not beside batches, or beside an outbox. A message that exceeds batch.max_bytes
+ * has a request of its own, in base64; together they are copies of what max_bytes allows. */
 static void test_batches_and_the_outbox_count_as_well(void **state)
 {
     static const struct {
-        int max_messages;
-        bool outbox;
-        int beside;
-    } cases[] = {{0, false, 0}, {100, false, 8}, {0, true, 37}, {100, true, 45}};
+        int max_messages, concurrency;
+        size_t batch_mib, results_mib;
+        bool outbox, ordered;
+        int beside, lowered_to;
+    } cases[] = {
+        {.concurrency = 16, .lowered_to = 16},
+        {.max_messages = 100, .concurrency = 2, .batch_mib = 1, .beside = 43, .lowered_to = 2},
+        {.max_messages = 100, .concurrency = 16, .batch_mib = 1, .beside = 85, .lowered_to = 16},
+        {.max_messages = 100, .concurrency = 1, .batch_mib = 64, .beside = 64, .lowered_to = 1},
+        {.max_messages = 100,
+         .concurrency = 16,
+         .batch_mib = 1,
+         .ordered = true,
+         .beside = 171,
+         .lowered_to = 16},
+        {.concurrency = 16, .outbox = true, .beside = 37, .lowered_to = 16},
+        {.max_messages = 100, .concurrency = 2, .outbox = true, .beside = 80, .lowered_to = 2},
+        {.max_messages = 100, .concurrency = 2, .results_mib = 3, .beside = 49, .lowered_to = 2},
+        {.max_messages = 100, .concurrency = 16, .results_mib = 7, .beside = 197, .lowered_to = 3},
+        {.max_messages = 100, .concurrency = 2, .results_mib = 40, .beside = 123, .lowered_to = 1},
+    };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct config_queue one = {
-            .max_bytes = 64 * MIB,
-            .max_message_bytes = 16 * MIB,
-            .forward = {.concurrency = 8,
-                        .batch = {.max_messages = cases[i].max_messages, .max_bytes = MIB}}};
+        struct config_queue one = {.max_bytes = 64 * MIB,
+                                   .max_message_bytes = 16 * MIB,
+                                   .order.key.n = cases[i].ordered,
+                                   .store_response_bytes = cases[i].results_mib ? 64 << 10 : 0,
+                                   .forward = {.concurrency = cases[i].concurrency,
+                                               .max_response_bytes = cases[i].results_mib * MIB,
+                                               .batch = {.max_messages = cases[i].max_messages,
+                                                         .max_bytes = cases[i].batch_mib * MIB}}};
         struct config c = {.queues = &one,
                            .n_queues = 1,
                            .outbox = {.is_there = cases[i].outbox, .max_message_bytes = 16 * MIB}};
@@ -116,10 +137,12 @@ static void test_batches_and_the_outbox_count_as_well(void **state)
         char text[32];
 
         assert_int_equal(memory_fit(&c, 128 * MIB, &f), cases[i].beside > 0);
-        assert_true((uint64_t)one.max_bytes + 2 * one.max_message_bytes + (uint64_t)cases[i].beside * MIB <=
-                    96 * MIB);
-        snprintf(text, sizeof(text), "outbox (%d MiB)", cases[i].beside);
+        snprintf(text, sizeof(text), "outbox (%d MiB", cases[i].beside);
         assert_int_equal(strstr(f.text, text) != NULL, cases[i].beside > 0);
+        assert_int_equal(one.forward.concurrency, cases[i].lowered_to);
+        assert_int_equal(strstr(f.text, "forward.concurrency") != NULL,
+                         cases[i].concurrency > cases[i].lowered_to);
+        assert_true(one.max_bytes >= 8 * MIB && one.max_message_bytes >= 8 * MIB);
         assert_false(memory_fit(&c, 128 * MIB, &f));
     }
 }

@@ -68,7 +68,21 @@ seccompProfile: {type: RuntimeDefault}
   {{- $batch := $forward.batch | default $shared.batch | default dict }}
   {{- if $batch.max_messages }}
     {{- $size := include "onceward.bytes" (dict "name" "forward.batch.max_bytes" "size" ($batch.max_bytes | default "256KiB")) | int64 }}
-    {{- $beside = add $beside (mul ($forward.concurrency | default $shared.concurrency | default 16) $size) }}
+    {{- $concurrency := $forward.concurrency | default $shared.concurrency | default 16 | int64 }}
+    {{- $copies := div (mul 4 $bytes) 3 }}
+    {{- if or (hasKey $own "order") (hasKey $defaults "order") }}
+      {{- $copies = mul 2 $copies }}
+    {{- end }}
+    {{- $beside = add $beside (min $copies (mul $concurrency (max $size (div (mul 4 $message) 3)))) }}
+    {{- $result := $own.store_response | default $defaults.store_response | default "none" }}
+    {{- if and (ne $result "none") (ne ($own.completion | default $defaults.completion | default "response") "transaction") }}
+      {{- $result = include "onceward.bytes" (dict "name" "store_response" "size" $result) | int64 }}
+      {{- $answer := add 65536 (mul $batch.max_messages (add 1024 64 $result)) }}
+      {{- with $forward.max_response | default $shared.max_response }}
+        {{- $answer = include "onceward.bytes" (dict "name" "forward.max_response" "size" .) | int64 }}
+      {{- end }}
+      {{- $beside = add $beside (mul $concurrency $answer) }}
+    {{- end }}
   {{- end }}
   {{- $sum = add $sum $bytes }}
   {{- $largest = max $largest $message }}
