@@ -1083,7 +1083,13 @@ static bool may_stay(const struct world *w, const struct truth *t)
     /* A run of messages above max_age keeps the circuit breaker on: none of them shows that the application works. */
     if (rules_of(w, t->queue)->max_age_ms && awaits_operator(w, t))
         return true;
-    return is_bad(w, t) && (awaits_batches(w, t) || awaits_operator(w, t));
+    if (!awaits_batches(w, t))
+        return is_bad(w, t) && awaits_operator(w, t);
+    if (is_bad(w, t))
+        return true;
+    const struct truth *before =
+        rules_of(w, t->queue)->ordered && t->key >= 0 ? find_predecessor(w, t) : NULL;
+    return before && may_stay(w, before); /* no later message of its key can show it */
 }
 
 static bool is_unsettled(const struct world *w, const struct truth *t)
