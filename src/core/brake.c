@@ -5,6 +5,14 @@
 #include <assert.h>
 #include <stdio.h>
 
+/* Without a breaker, or while no message succeeds, the counts may grow for weeks: they stop here. */
+enum { COUNT_MOST = 1000000000 };
+
+static int count_more(int n, int by)
+{
+    return n < COUNT_MOST ? n + by : n;
+}
+
 void brake_init(struct brake *b, int threshold)
 {
     assert(threshold >= 0);
@@ -47,7 +55,7 @@ static void brake_count(struct brake *b, const char *text)
             snprintf(t->text, sizeof(t->text), "%.*s", (int)said.len, said.data);
         else if (!slice_equal(slice_of(t->text), said))
             continue;
-        t->n++;
+        t->n = count_more(t->n, 1);
         return;
     }
 }
@@ -66,8 +74,8 @@ bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f
     }
     if (b->n < BRAKE_IDS)
         b->members[b->n] = member;
-    b->n++;
-    b->sum += f->weight ? f->weight : 1;
+    b->n = count_more(b->n, 1);
+    b->sum = count_more(b->sum, f->weight ? f->weight : 1);
     b->requests |= f->weight > 0;
     b->no_ids &= f->no_id;
     assert(b->n > 0 && b->sum >= b->n);

@@ -318,7 +318,7 @@ enum join held_join(struct queue *q, struct delivery *d, const struct delivery *
                 !memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint));
     if (!same && knows_its_row(leader))
         return JOIN_MISMATCH;
-    if (!same || (leader->followers.len >= N_FOLLOWERS_MAX && !q->rules.ordered))
+    if (!same || (q->rules.ordered ? has_earlier_surplus(q, d) : leader->followers.len >= N_FOLLOWERS_MAX))
         return JOIN_SURPLUS;
     assert(!q->rules.ordered || comes_after_all(leader, d));
     d->leader = leader;

@@ -104,6 +104,8 @@ void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t ac
 {
     struct order_limit *l = &q->order.limit;
 
+    if (accepted < 0) /* not written by Onceward */
+        accepted = 0;
     /* The inbox answers with an outdated acceptance until it has been told. */
     l->accepted = accepted == l->outdated ? 0 : accepted;
     if (accepted != l->outdated)

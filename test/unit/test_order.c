@@ -103,7 +103,8 @@ static void end(struct world *w)
     free(w);
 }
 
-static void deliver_again(struct world *w, int partition, uint8_t key, const char *id, int64_t count)
+static void deliver_body(struct world *w, int partition, uint8_t key, const char *id, int64_t count,
+                         uint8_t fingerprint)
 {
     struct queue *q = &w->q[partition];
     struct arrival a = {.generation = q->generation,
@@ -116,10 +117,16 @@ static void deliver_again(struct world *w, int partition, uint8_t key, const cha
                         .no_id = DEAD_NONE,
                         .has_key = key != NO_KEY,
                         .key = {key},
+                        .fingerprint = {fingerprint},
                         .id = slice_of(id)};
 
     queue_delivered(q, w->now, &a);
     run(w, 100);
+}
+
+static void deliver_again(struct world *w, int partition, uint8_t key, const char *id, int64_t count)
+{
+    deliver_body(w, partition, key, id, count, 0);
 }
 
 static void deliver_id(struct world *w, int partition, uint8_t key, const char *id)
@@ -186,6 +193,32 @@ static void test_copies_under_other_keys_follow_the_first(void **state)
     assert_int_equal(w->n_claims, 1);
     for (const struct link *k = w->q[0].held.waiting[WAIT_FOLLOWING].head.next;
          k != &w->q[0].held.waiting[WAIT_FOLLOWING].head; k = k->next)
+        assert_int_equal(container_of((struct link *)k, struct delivery, in_list)->leader->ref, 2);
+    end(w);
+}
+
+/* A copy that waits for the end of one with another body is not overtaken by later copies, whatever their bodies. */
+static void test_copies_with_other_bodies_keep_their_order(void **state)
+{
+    struct world *w = world();
+    struct queue *q = &w->q[0];
+
+    w->can = 1u << OP_CLAIM;
+    for (uint8_t i = 0; i < 3; i++) {
+        deliver_body(w, 0, 1, "twice", 0, i > 0);
+        run(w, 200);
+    }
+    assert_int_equal(q->held.waiting[WAIT_SURPLUS].len, 2);
+    queue_row(q, w->now, 1, &(struct row){.op = OP_CLAIM, .answer = ROW_COMPLETED});
+    for (int i = 0; i < 50 && w->n_claims < 2; i++)
+        run(w, 100);
+    assert_int_equal(w->n_claims, 2);
+    assert_int_equal(q->held.waiting[WAIT_SURPLUS].len, 1); /* the third copy has not looked again */
+    deliver_body(w, 0, 1, "twice", 0, 1);
+    run(w, 5000);
+    assert_int_equal(q->held.waiting[WAIT_FOLLOWING].len, 2);
+    for (const struct link *k = q->held.waiting[WAIT_FOLLOWING].head.next;
+         k != &q->held.waiting[WAIT_FOLLOWING].head; k = k->next)
         assert_int_equal(container_of((struct link *)k, struct delivery, in_list)->leader->ref, 2);
     end(w);
 }
@@ -372,6 +405,20 @@ static void test_a_standby_of_a_stopped_queue_closes_its_channel(void **state)
     end(w);
 }
 
+/* Written by hand: it accepts no delivery, also where a limit of 2 makes the first delivery a near one. */
+static void test_an_acceptance_below_0_is_none(void **state)
+{
+    struct world *w = world_with_limit();
+
+    w->q[0].returns.configured = 2;
+    queue_stop_known(&w->q[0], w->now, 0, -1, "");
+    deliver(w, 0, 1);
+    assert_int_equal(stop_of(w), 0);
+    deliver_again(w, 0, 2, "near", 1);
+    assert_int_equal(stop_of(w), 1);
+    end(w);
+}
+
 /* The broker drops it with the next return: it is processed now, and held beyond max_hold. */
 static void test_the_last_delivery_is_processed_and_not_returned(void **state)
 {
@@ -524,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_a_key_in_two_partitions_is_logged),
         cmocka_unit_test(test_messages_without_a_key_are_counted_and_logged),
         cmocka_unit_test(test_copies_under_other_keys_follow_the_first),
+        cmocka_unit_test(test_copies_with_other_bodies_keep_their_order),
         cmocka_unit_test(test_messages_in_turns_pause_the_queue),
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),
@@ -536,6 +584,7 @@ int main(void)
         cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
         cmocka_unit_test(test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it),
         cmocka_unit_test(test_a_standby_of_a_stopped_queue_closes_its_channel),
+        cmocka_unit_test(test_an_acceptance_below_0_is_none),
         cmocka_unit_test(test_the_last_delivery_is_processed_and_not_returned),
     };
 
