@@ -478,7 +478,9 @@ void promises_told(struct world *w, struct sidecar *s, int queue, const struct n
         while (p && p->sidecar != s)
             p = p->next;
         if (p && p->sent_us < o->on_us - LEEWAY_US)
-            oracle_broken(w, "breaker", "%s ends it, and was sent before everything failed", t->id);
+            o->early = t;
+        else
+            o->may_end = true;
     }
     if (!q->share->brake.on) {
         o->good_us = w->now_us;
@@ -518,12 +520,23 @@ static void check_counts(struct world *w, struct sidecar *s, int queue)
             (unsigned long long)c->given_back.total, (unsigned long long)o->n_released);
 }
 
+/* A turn may have the answers of several messages before the first of their log lines: one of them has ended the
+ * circuit breaker. */
+static void check_end_of_breaker(struct world *w, struct promises *o)
+{
+    if (o->early && !o->may_end)
+        oracle_broken(w, "breaker", "%s ends it, and was sent before everything failed", o->early->id);
+    o->early = NULL;
+    o->may_end = false;
+}
+
 void promises_turn(struct world *w, struct sidecar *s)
 {
     for (int i = 0; i < w->plan->n_queues; i++) {
         struct promises *o = promises_of(s, i);
         const struct queue *q = &s->queues[i].core;
 
+        check_end_of_breaker(w, o);
         if (q->share->brake.on) {
             o->was_on_us = w->now_us;
             if (!o->on_us)
