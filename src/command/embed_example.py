@@ -1,9 +1,13 @@
-"""Writes a file as a C text: embed_example.py FILE OUT.c."""
+"""Writes files as C texts: embed_example.py NAME=FILE… OUT.c."""
 
+import os
 import sys
 
-with open(sys.argv[1], "rb") as file, open(sys.argv[2], "w", encoding="ascii") as c:
-    text = file.read()
-    assert text.isascii() and b"\0" not in text, sys.argv[1]
-    c.write("/* Made from deploy/examples/python/batch.py. */\n#include \"command/example.h\"\n\n")
-    c.write("const char example_application[] = {%s};\n" % ",".join(map(str, text + b"\0")))
+with open(sys.argv[-1], "w", encoding="ascii") as c:
+    c.write("#include \"command/example.h\"\n")
+    for name, path in (word.split("=", 1) for word in sys.argv[1:-1]):
+        with open(path, "rb") as file:
+            text = file.read()
+        assert text.isascii() and b"\0" not in text, path
+        c.write(f"\n/* Made from deploy/examples/python/{os.path.basename(path)}. */\n")
+        c.write("const char %s[] = {%s};\n" % (name, ",".join(map(str, text + b"\0"))))

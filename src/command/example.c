@@ -70,29 +70,34 @@ static int example_usage(FILE *to, int status)
 {
     fputs(
         "usage: onceward example [--completion response|transaction]\n"
-        "       onceward example --batch\n"
+        "       onceward example --batch [--completion response|transaction]\n"
         "Prints a small configuration to start with, and on standard error the meaning of each of its keys.\n"
         "  onceward example >onceward.json    # put in your servers, then: onceward check --connect --config onceward.json\n"
         "`onceward explain --keys` lists the other keys.\n"
-        "  --completion NAME  the value of the key `completion`; default: response\n"
-        "  --batch            print an application in Python that takes several messages in a request, with completion\n"
-        "                     transaction: onceward example --batch >application.py\n",
+        "  --completion NAME  the value of the key `completion`; default: response, with --batch: transaction\n"
+        "  --batch            print an application in Python that takes several messages in a request:\n"
+        "                     onceward example --batch >application.py\n",
         to);
     return status;
 }
 
 /* The configuration's part of it goes to standard error, so that the application can be written to a file. */
-static int print_application(void)
+static int print_application(bool transaction)
 {
-    fputs(example_application, stdout);
+    fputs(transaction ? example_transaction : example_response, stdout);
     fflush(stdout);
-    fputs(
+    fprintf(
+        stderr,
         "To send it several messages in a request, set for its queue:\n"
-        "    \"completion\": \"transaction\",\n"
-        "    \"forward\": { \"url\": \"http://127.0.0.1:8080/payments/valid\", \"batch\": { \"max_messages\": 100 } }\n"
-        "/payments/all does all messages of a request or none; /payments/valid names those that are wrong.\n"
+        "    \"completion\": \"%s\",\n"
+        "    \"forward\": { \"url\": \"http://127.0.0.1:8080/payments%s\", \"batch\": { \"max_messages\": 100 } }\n"
+        "%s\n"
         "`onceward try` tests it.\n",
-        stderr);
+        transaction ? "transaction" : "response", transaction ? "/valid" : "",
+        transaction
+            ? "/payments/all does all messages of a request or none; /payments/valid names those that are wrong."
+            : "It names the messages that are wrong. Its table: CREATE TABLE charges (message_id text PRIMARY KEY, "
+              "order_id text NOT NULL, cents integer NOT NULL);");
     return STATUS_DONE;
 }
 
@@ -116,12 +121,8 @@ int command_example(int argc, char **argv)
         else
             return command_see_help(argv[0]);
     }
-    if (batch && completion) {
-        fputs("example: --batch prints an application for completion transaction, without --completion\n",
-              stderr);
-        return command_see_help(argv[0]);
-    }
-    completion = completion ? completion : "response";
+    if (!completion)
+        completion = batch ? "transaction" : "response";
     if (strcmp(completion, "response") != 0 && strcmp(completion, "transaction") != 0) {
         fprintf(stderr, "example: --completion \"%s\" is neither response nor transaction\n", completion);
         return command_see_help(argv[0]);
@@ -129,7 +130,7 @@ int command_example(int argc, char **argv)
     if (optind < argc)
         return command_see_help(argv[0]);
     if (batch)
-        return print_application();
+        return print_application(strcmp(completion, "transaction") == 0);
     printf("%s      \"completion\": \"%s\",\n%s", head, completion, tail);
     fflush(stdout);
     config_keys_each(tell_key, NULL);

@@ -1,4 +1,5 @@
 #pragma once
 
-/* deploy/examples/python/batch.py as text. */
-extern const char example_application[];
+/* The applications for batches of deploy/examples/python as text: batch.py and batch_response.py. */
+extern const char example_transaction[];
+extern const char example_response[];

@@ -338,14 +338,17 @@ def test_the_example_is_valid_and_explained(completion):
         assert f"{key}\n    {good('explain', key).splitlines()[1].strip()}\n" in done.err
 
 
-def test_the_application_for_batches_is_that_of_the_examples():
+@pytest.mark.parametrize("options, file", [([], "batch.py"), (["--completion", "transaction"], "batch.py"),
+                                           (["--completion", "response"], "batch_response.py")])
+def test_the_application_for_batches_is_that_of_the_examples(options, file):
     """test_examples.py runs it."""
-    done = run("example", "--batch")
-    with open(os.path.join(os.path.dirname(__file__), "../../deploy/examples/python/batch.py")) as f:
+    done = run("example", "--batch", *options)
+    with open(os.path.join(os.path.dirname(__file__), "../../deploy/examples/python", file)) as f:
         assert done.status == 0 and done.out == f.read()
     setting = json.loads("{%s}" % re.search(r'^ +("completion".*\n.*)$', done.err, re.M).group(1))
     config = json.loads(good("example"))
     config["queues"]["orders"].update(setting)
+    assert setting["completion"] == (options or ["transaction"])[-1]
     checked = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=json.dumps(config).encode(), stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, timeout=60, env=ENVIRONMENT)
     assert checked.returncode == 0, checked.stdout

@@ -166,7 +166,39 @@ def test_the_example_of_batches_books_each_order_once(bed, charges, tmp_path, ki
     assert len(bed.rows(f"SELECT order_id FROM {charges}")) == N_ORDERS
 
 
-@pytest.mark.parametrize("kind, path", BATCHES)
+@pytest.fixture
+def charges_by_message(bed, charges):
+    """The table that the example of batches with `response` needs."""
+    bed.postgres.query(f"ALTER TABLE {charges} ADD message_id text PRIMARY KEY")
+    return charges
+
+
+def test_the_example_of_batches_with_response_books_each_order_once(bed, charges_by_message, tmp_path):
+    """An application killed between its commit and its answer does not insert again, and each row keeps its own result."""
+    charges, kind = charges_by_message, examples.RESPONSE_BATCH
+    orders = [f"{uuid.uuid4().hex[:8]}-{i}" for i in range(N_ORDERS)]
+    with example(kind, tmp_path, bed.postgres.dsn(user="app_login")) as application:
+        for i, order in enumerate(orders):
+            bed.queue.publish(order, json.dumps({"id": order, "cents": i}).encode(), content_type="application/json")
+        bed.queue.publish("wrong", WRONG[0], content_type="application/json")
+        bed.queue.wait_for_ready(len(orders) + 1)
+        sent = {order: member(order, {"body": {"id": order, "cents": i}}) for i, order in enumerate(orders)}
+        assert application.post_batch("/payments", [sent[order] for order in orders[::3]])[:2] == (200, str(len(orders[::3])))  # the lost answer
+        sidecar = bed.sidecar(completion="response", store_response="1KiB", retry={"backoff": "50ms"},
+                              forward={"url": application.url("/payments"), "concurrency": 2, "batch": {"max_messages": 10}})
+        application.kill()
+        application.start()
+        wait_until(lambda: settled(sidecar) == len(orders) + 1, lambda: f"all is settled: {application.said()}", 60)
+        assert sorted(r["order_id"] for r in bed.rows(f"SELECT order_id FROM {charges}")) == sorted(orders)
+        assert {order: json.loads(bed.row(order)["result"]) for order in orders} == {order: {"cents": i} for i, order in enumerate(orders)}
+        letter, = bed.letters()
+        assert (letter["message_id"], letter["reason"], letter["attempts"]) == ("wrong", "permanent", 1)
+        bed.assert_acked()
+        bed.postgres.query(f"ALTER TABLE {charges} DROP CONSTRAINT charges_pkey")
+        assert application.post_batch("/payments", [sent[orders[0]]])[:2] == (500, "1")  # repeats would not be recognised
+
+
+@pytest.mark.parametrize("kind, path", BATCHES + [pytest.param(examples.RESPONSE_BATCH, "/payments", id="python-response")])
 def test_the_example_of_batches_answers_without_its_database(tmp_path, kind, path):
     with example(kind, tmp_path, f"postgresql://u@127.0.0.1:{process.free_port()}/x") as application:
         assert application.post_batch(path, [member("a", {"body": {"id": "o1", "cents": 1}})])[:2] == (503, "1")
@@ -176,11 +208,19 @@ def test_the_example_of_batches_answers_without_its_database(tmp_path, kind, pat
 
 @pytest.mark.parametrize("kind, path", BATCHES)
 def test_the_example_of_batches_keeps_its_side_of_the_contract(bed, charges, tmp_path, kind, path):
+    keeps_its_side(bed, charges, tmp_path, kind, path, "transaction")
+
+
+def test_the_example_of_batches_with_response_keeps_its_side_of_the_contract(bed, charges_by_message, tmp_path):
+    keeps_its_side(bed, charges_by_message, tmp_path, examples.RESPONSE_BATCH, "/payments", "response")
+
+
+def keeps_its_side(bed, charges, tmp_path, kind, path, completion):
     message, config = tmp_path / "message.json", tmp_path / "config.json"
     message.write_text('{"id": "{{id}}", "cents": 250}')
     with example(kind, tmp_path, bed.postgres.dsn(user="app_login")) as application:
-        config.write_text(json.dumps(bed.config(forward={"url": application.url(path), "content_type": "application/json",
-                                                         "concurrency": 4, "batch": {"max_messages": 100}})))
+        config.write_text(json.dumps(bed.config(completion=completion, forward={"url": application.url(path), "content_type": "application/json",
+                                                                                "concurrency": 4, "batch": {"max_messages": 100}})))
         done = subprocess.run(
             [schema.require_binary(), "try", "--config", str(config), "--queue", bed.queue.name, "--message", str(message), "--effect",
              f"SELECT count(*) FROM {charges} WHERE order_id = $1", "--effect-database", bed.postgres.dsn(user="postgres")],

@@ -56,6 +56,7 @@ BATCHES = [
     Kind("python-batch", "python", "/usr/bin/python3 -c 'import psycopg2'", "", "/usr/bin/python3 {folder}/batch.py", BOTH),
     Kind("node-batch", "node", "NODE_PATH=/usr/share/nodejs node -e 'require(\"pg\")'", "", "node {folder}/batch.js", BOTH),
 ]
+RESPONSE_BATCH = Kind("python-batch-response", "python", "/usr/bin/python3 -c 'import psycopg2'", "", "/usr/bin/python3 {folder}/batch_response.py", ONE)
 LOCKED_BATCHES = [
     Kind("node-batch-locked", "node", "npm --version", "npm ci --no-audit --no-fund", "node {folder}/batch.js", BOTH),
     Kind("go-batch", "go", "go version", "GOFLAGS=-mod=readonly go build -o batch-payments ./batch", "{folder}/batch-payments", BOTH),
