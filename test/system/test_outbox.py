@@ -339,7 +339,7 @@ def test_an_operator_pauses_the_outbox(box):
     done = run(box, first, "pause", "--consumer", "onceward-outbox", "--by", "ann", "--reason", "more partitions")
     assert done.returncode == 0 and "onceward-outbox is paused" in done.stdout, done.stdout + done.stderr
     wait_until(lambda: gauge(box)["holder"] is None, lambda: f"no sidecar relays: {gauge(box)}", 10)
-    left = [line for sidecar in (first, second) for line in sidecar.find("outbox_left")]
+    left = wait_until(lambda: [line for sidecar in (first, second) for line in sidecar.find("outbox_left")], "the relay says so", 20)
     assert [line["reason"] for line in left] == ["an operator has paused the outbox: ann, more partitions"]
     ids = [f"m{n:02}" for n in range(50)]
     publish_many(box, ids)
