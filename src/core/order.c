@@ -281,7 +281,7 @@ void order_watch(struct queue *q, int64_t now_ms)
     d = blocking_head(q);
     if (!d)
         return;
-    assert(d->place.line);
     q->order.blocked_ms = now_ms ? now_ms : 1;
-    notes_tell(q, EVENT_ORDER_BLOCKED, d)->n = (int64_t)d->place.line->places.len - 1;
+    /* A copy without a key of a held message has no place in a line. */
+    notes_tell(q, EVENT_ORDER_BLOCKED, d)->n = d->place.line ? (int64_t)d->place.line->places.len - 1 : 0;
 }

@@ -282,6 +282,24 @@ static void test_an_old_report_is_no_proof(void **state)
     end(w);
 }
 
+/* Its row is held from a copy that had a key. */
+static void test_a_held_copy_without_a_key_may_use_the_prefetch_up(void **state)
+{
+    struct world *w = world();
+
+    w->q[0].rules.holds_dead = w->holds = true;
+    w->can = 1u << OP_CLAIM;
+    w->q[0].consumer.prefetch = 2;
+    deliver(w, 0, NO_KEY);
+    run(w, 2000);
+    assert_int_equal(w->n[EVENT_ORDER_BLOCKED], 0);
+    deliver(w, 0, 1);
+    run(w, 2000);
+    assert_int_equal(w->n[EVENT_ORDER_BLOCKED], 1);
+    assert_int_equal(w->n_of_latest, 0);
+    end(w);
+}
+
 /* --- the delivery limit --- */
 
 enum { LIMIT = 20, MAX_HOLD_MS = 600000 };
@@ -580,6 +598,7 @@ int main(void)
         cmocka_unit_test(test_a_priority_is_harmless_elsewhere),
         cmocka_unit_test(test_large_headers_stop_the_queue_like_a_large_body),
         cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
+        cmocka_unit_test(test_a_held_copy_without_a_key_may_use_the_prefetch_up),
         cmocka_unit_test(test_a_queue_near_its_limit_stops_until_an_operator_continues),
         cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
         cmocka_unit_test(test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it),
