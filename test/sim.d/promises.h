@@ -18,11 +18,12 @@ struct sidecar;
 /* Knowledge about one queue of a sidecar's start. */
 struct promises {
     /* The circuit breaker: */
-    int64_t on_us;               /* since when it is on; 0: it is off */
-    int64_t was_on_us;           /* when it was last on */
-    int64_t good_us;             /* the latest success, or the start */
-    const struct truth *early;   /* completed in the turn that ended it, but sent before it was on; NULL: none */
-    bool may_end;                /* another message, which may have ended it, was completed in that turn */
+    int64_t on_us;     /* since when it is on; 0: it is off */
+    int64_t was_on_us; /* when it was last on */
+    int64_t good_us;   /* the latest success, or the start */
+    const struct truth
+        *early;   /* completed in the turn that ended it, but sent before it was on; NULL: none */
+    bool may_end; /* another message, which may have ended it, was completed in that turn */
     const struct truth **failed; /* messages that were charged since. Owned by the world */
     size_t n_failed, failed_cap;
     /* A drain: */
