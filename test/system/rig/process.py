@@ -25,8 +25,10 @@ if _removed:
     atexit.register(shutil.rmtree, _removed, ignore_errors=True)
 
 
-def _die_with_parent():
+def _in_child():
+    """It dies with its parent, and knows SIGINT also where the tests run in the background of a shell."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def spawn(arguments, own_session=True, **options):
@@ -38,7 +40,7 @@ def spawn(arguments, own_session=True, **options):
 
 
 def _spawn(arguments, own_session, options):
-    child = subprocess.Popen(arguments, start_new_session=own_session, preexec_fn=_die_with_parent, **options)
+    child = subprocess.Popen(arguments, start_new_session=own_session, preexec_fn=_in_child, **options)
     child.in_own_session = own_session
     child.made_by = os.getpid()
     _running[child.pid] = child
