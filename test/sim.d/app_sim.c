@@ -313,6 +313,10 @@ static enum deed choose_deed_of_batch(struct world *w, struct post *carrier)
         if (deed_of_character(w, carrier) != DEED_OK)
             whole = DEED_OK;
     }
+    if (w->plan->application.most_messages && carrier->n_members > w->plan->application.most_messages) {
+        w->counts.n_too_many++;
+        whole = w->plan->application.too_many;
+    }
     carrier->deed = whole;
     if (whole == DEED_SOME_FAIL || whole == DEED_SOME_FORGOTTEN || whole == DEED_SOME_CRASH)
         choose_some(w, carrier);

@@ -237,6 +237,73 @@ static void all_hang(struct report *r)
             "no request is answered, batches of 100", text);
 }
 
+/* An application that takes 20 messages in a request at most: the learned size is halved to 12, and grows above 20 again
+ * with every sixth success. */
+static void too_many_messages(struct report *r)
+{
+    static const struct {
+        enum deed deed;
+        const char *name;
+    } cases[] = {{DEED_413, "above 20 messages answered 413, batches of 100"},
+                 {DEED_HANG, "above 20 messages not answered, batches of 100"}};
+    struct figures f = {0};
+    struct plan p;
+    char text[160];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        batch_plan(&p, 1, true);
+        p.application.most_messages = 20;
+        p.application.too_many = cases[i].deed;
+        add_among(&p, CHARACTER_GOOD, 1600);
+        measure(&p, &f);
+        snprintf(text, sizeof(text),
+                 "%llu of %llu requests were above (at most 6), %zu of 1,601 done, %d charged",
+                 (unsigned long long)f.out.counts.n_too_many, (unsigned long long)f.out.counts.n_posts,
+                 f.n_done[CHARACTER_GOOD], f.n_charged);
+        verdict(r, &f, f.out.counts.n_too_many <= 6 && f.n_done[CHARACTER_GOOD] == 1601 && !f.n_charged,
+                cases[i].name, text);
+    }
+}
+
+/* A third of the messages of each request is named as failed. The others succeed, so neither the number of requests at
+ * once falls nor is the circuit breaker set. */
+static void many_are_named(struct report *r)
+{
+    static const struct {
+        enum character kind;
+        const char *name;
+    } cases[] = {{CHARACTER_500, "a third named 500, batches of 100"},
+                 {CHARACTER_503, "a third named 503, batches of 100"},
+                 {CHARACTER_429, "a third named 429, batches of 100"}};
+    char text[160];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct figures f = {0};
+        struct plan p;
+
+        batch_plan(&p, 4, true);
+        p.application.names_failures = true;
+        p.application.service_us = 50000;
+        p.queues[0].rules.backoff_ms = p.queues[0].rules.max_backoff_ms =
+            60000; /* no request has failed ones only */
+        plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
+        for (int k = 0; k < 900; k++) {
+            plan_add(&p, 0, cases[i].kind, 1, SECOND, 0);
+            plan_add(&p, 0, CHARACTER_GOOD, 2, SECOND, 0);
+        }
+        p.stop_us = 10 * (int64_t)SECOND;
+        measure(&p, &f);
+        snprintf(text, sizeof(text),
+                 "%zu of 1,801 good ones done after %.1f s (at most 2), circuit breaker set %llu times (0)",
+                 f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND - 1,
+                 (unsigned long long)f.out.counts.n_breakers);
+        verdict(r, &f,
+                f.n_done[CHARACTER_GOOD] == 1801 && f.last_good_us <= 3 * (int64_t)SECOND &&
+                    !f.out.counts.n_breakers && !f.n_charged,
+                cases[i].name, text);
+    }
+}
+
 void batches(struct report *r)
 {
     one_poison(r);
@@ -246,4 +313,6 @@ void batches(struct report *r)
     all_are_refused(r);
     bad_deploy(r);
     all_hang(r);
+    too_many_messages(r);
+    many_are_named(r);
 }

@@ -134,6 +134,8 @@ struct plan_application {
     uint16_t rates[N_DEEDS]; /* in 10,000 requests */
     bool retry_after;        /* some answers of "not now" have one */
     bool names_failures;     /* of a batch with a bad message it names that one; else all fail */
+    size_t most_messages;    /* of a request, above which it does `too_many`; 0: none */
+    enum deed too_many;
 };
 
 struct plan {

@@ -539,8 +539,10 @@ void promises_turn(struct world *w, struct sidecar *s)
         check_end_of_breaker(w, o);
         if (q->share->brake.on) {
             o->was_on_us = w->now_us;
-            if (!o->on_us)
+            if (!o->on_us) {
                 o->on_us = w->now_us;
+                w->counts.n_breakers++;
+            }
         } else {
             o->on_us = 0;
         }

@@ -33,7 +33,8 @@ struct database_sim;
 struct sidecar;
 
 struct world_counts {
-    uint64_t n_events, n_deliveries, n_posts, n_actions, n_batches, n_items, n_refused, n_crashes, n_turns;
+    uint64_t n_events, n_deliveries, n_posts, n_actions, n_batches, n_items, n_refused, n_crashes, n_turns,
+        n_too_many, n_breakers;
 };
 
 struct world {
