@@ -2,9 +2,11 @@
 
 import json
 import random
+import re
 import threading
 import time
 import uuid
+from pathlib import Path
 
 import psycopg2
 import pytest
@@ -85,6 +87,16 @@ def test_everything_may_be_run_again(pg, inbox):
     pg.query("\n".join(inbox_sql.files(numbered=False)))
     version, oldest = inbox.query("SELECT * FROM onceward.sidecar_schema()")[0]
     assert version == pg.query("SELECT count(*) FROM onceward.schema_version")[0][0] >= oldest >= 1
+
+
+def test_the_check_of_the_schema_knows_all_columns(inbox):
+    text = (Path(__file__).parents[2] / "sql/queries/check_columns.sql").read_text()
+    wanted = {relation: set(filter(None, f"{needed},{optional}".split(",")))
+              for relation, needed, optional in re.findall(r"\('(onceward\.\w+)'[^']*'{(.*?)}'[^']*'{(.*?)}'", text)}
+    found = {relation: set(columns) for relation, columns in inbox.query(
+        "SELECT attrelid::regclass::text, array_agg(attname::text) FROM pg_attribute"
+        " WHERE attrelid = ANY (%s::regclass[]) AND attnum > 0 AND NOT attisdropped GROUP BY 1", list(wanted))}
+    assert {relation: found[relation] - columns for relation, columns in wanted.items() if found.get(relation, columns) - columns} == {}
 
 
 # claim and look
