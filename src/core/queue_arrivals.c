@@ -22,17 +22,16 @@
 static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
-    bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2),
-         tells = rests && !q->rules.too_large_is_reject;
+    bool headers = d->copy.body_len <= q->rules.max_message_bytes;
+    bool rejects = q->rules.too_large_is_reject && !headers; /* on_too_large is about bodies */
+    bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2), tells = rests && !rejects;
 
     assert(!d->message);
-    if (d->copy.body_len <= q->rules.max_message_bytes && !q->rules.ordered) {
+    if (headers && !q->rules.ordered) {
         pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
         return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
     }
     n = notes_tell(q, EVENT_TOO_LARGE, NULL);
-    bool headers = d->copy.body_len <= q->rules.max_message_bytes;
-
     note_text(n, "a message of %" PRIu64 " bytes%s, %s is %zu%s%s%s",
               headers ? (uint64_t)d->copy.n_bytes : d->copy.body_len,
               headers ? " with its properties and headers" : "",
@@ -43,7 +42,7 @@ static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct 
               : returns_need_consumer(&q->returns) ? "one message at a time"
                                                    : "nothing more",
               tells ? " is consumed here before max_message or on_too_large is changed" : "");
-    if (q->rules.too_large_is_reject) {
+    if (rejects) {
         counter_add(&q->counts.dead, 1);
         return life_reject_again(q, now_ms, d);
     }

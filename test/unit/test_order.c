@@ -489,10 +489,12 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
     queue_room(&w->q[0], &room);
     assert_int_equal(room.body, 64 << 10);
     assert_int_equal(room.whole, 128 << 10);
-    large.n_bytes = room.whole + 1; /* the connection has skipped its body */
+    large.n_bytes = room.whole + 1;           /* the connection has skipped its body */
+    w->q[0].rules.too_large_is_reject = true; /* bodies above max_message only */
     queue_delivered(&w->q[0], w->now, &large);
     run(w, 100);
     assert_int_equal(w->n[EVENT_TOO_LARGE], 1);
+    assert_int_equal(w->q[0].counts.dead.total, 0);
     assert_true(w->reopened);
     w->q[0].rules.max_bytes = 1 << 20;
     queue_room(&w->q[0], &room);
