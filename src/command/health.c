@@ -16,8 +16,9 @@ static const char help[] =
     "  --ready      each queue has started once, whatever broker, database and application do now: for people and scripts.\n"
     "               As a readinessProbe it would keep requests from the application until the queues have started\n"
     "  --consuming  each queue has consumed since the start, so broker, database, queue and application were reached. In an\n"
-    "               operator's pause it is enough that they were. Stays true afterwards; only a queue that a reload adds\n"
-    "               must be reached as well. As the readinessProbe of a pod without a Service it lets a rollout wait\n"
+    "               operator's pause, or while partitions leave the range, it is enough that they were. Stays true\n"
+    "               afterwards; only a queue that a reload adds must be reached as well. As the readinessProbe of a pod\n"
+    "               without a Service it lets a rollout wait\n"
     "  --state      the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
     "  --config     the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG\n";
 

@@ -59,6 +59,14 @@ int state_open(struct sidecar *s)
     return answer == STATE_FILE_TAKEN && !shares_default ? -1 : 0;
 }
 
+/* Everything is reached, and partitions that leave the range keep this one from its start: other replicas may have them in
+ * their range until they end, and a rollout ends them only when this one is ready. */
+static bool waits_for_leaving(const struct lane *l)
+{
+    return l->core.pauses[PAUSE_LEAVING].since_ms && l->core.generation && l->sidecar->database.inbox &&
+           l->sidecar->applications[l->application].reached;
+}
+
 /* Has the queue passed its first start: has it consumed once, or does it wait for something outside this pod?
  * Once ready, it stays ready: a probe of the present state would end pods for failures elsewhere. */
 static bool is_ready(const struct lane *l)
@@ -68,7 +76,8 @@ static bool is_ready(const struct lane *l)
     bool waits_outside = s->applications[l->application].reached &&
                          (!s->database.inbox || !l->link->broker || q->consumer.watch.no_queue);
 
-    return q->ready || q->pauses[PAUSE_REFUSED].since_ms || q->pauses[PAUSE_STREAM].since_ms || waits_outside;
+    return q->ready || q->pauses[PAUSE_REFUSED].since_ms || q->pauses[PAUSE_STREAM].since_ms ||
+           waits_for_leaving(l) || waits_outside;
 }
 
 /* Once ready it stays so, whatever is the matter later. */
@@ -90,7 +99,7 @@ static bool is_held_by_operator(const struct lane *l)
 /* For rollouts, which neither a present pause nor an operator's may hold up: see was_consuming(). */
 static bool has_consumed(const struct lane *l)
 {
-    return l->core.ready || is_held_by_operator(l) ||
+    return l->core.ready || is_held_by_operator(l) || waits_for_leaving(l) ||
            (l->core.left_to_others && l->link->broker && l->sidecar->database.inbox);
 }
 

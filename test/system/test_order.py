@@ -9,6 +9,7 @@ import time
 import pika
 import pytest
 
+from rig import schema
 from rig.application import Gate
 from rig.bare import Consumer
 from rig.wait import wait_until
@@ -530,6 +531,36 @@ def test_the_other_partitions_wait_for_one_that_leaves_the_range(bed):
         changed = {"from": f"{bed.name}-leave-{{0..2}}", "to": f"{bed.name}-leave-{{0..1}}"}
         assert any(replica.find("partitions_changed", **changed) for replica in replicas)
         assert not any(replica.find("key_in_two_partitions") for replica in replicas)
+    finally:
+        for name in names:
+            bed.queue.channel.queue_delete(name)
+
+
+def test_a_rollout_of_a_smaller_range_ends(bed):
+    """It ends a replica with the former range only when one with the new range has become ready."""
+    names = [f"{bed.name}-roll-{i}" for i in range(3)]
+
+    def config(last, **keys):
+        whole = bed.config(**ORDER)
+        entry = whole["queues"].pop(bed.queue.name)
+        name = f"{bed.name}-roll"
+        whole["queues"]["accounts"] = {**entry, "queue": f"{name}-{{0..{last}}}", "consumer": name, **keys}
+        return whole
+
+    for name in names:
+        bed.queue.channel.queue_declare(name, durable=True, arguments=SINGLE)
+    try:
+        former = bed.sidecar(config=config(2), wait=False)
+        former.wait_for("consuming", n=3)
+        new = bed.sidecar(config=config(1, takes_over=f"{bed.name}-roll-{{0..2}}"), wait=False)
+        new.wait_for("paused", reason="partition_leaving")
+        for question in ("--ready", "--consuming"):
+            wait_until(lambda question=question: subprocess.run(
+                [schema.require_binary(), "health", question, "--state", new.config["state_file"]], check=False).returncode == 0, question)
+        assert not former.find("draining")
+        former.term()
+        new.wait_for("resumed", reason="partition_leaving", deadline=60)
+        new.wait_for("partitions_changed")
     finally:
         for name in names:
             bed.queue.channel.queue_delete(name)
