@@ -1050,8 +1050,9 @@ static void tell_failed(struct queue *q, int64_t now_ms, struct delivery *d, boo
         notes_tell_limited(q, now_ms, EVENT_TOKEN_EXPIRED, d);
     if (released) {
         tell_given_back(q, now_ms, d);
-    } else if (d->claim.attempt >= q->rules.max_attempts && !life_key_waits(q, d)) {
-        d->outcome.delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
+    } else if (d->claim.attempt >= q->rules.max_attempts) {
+        if (!life_key_waits(q, d))
+            d->outcome.delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
     } else {
         counter_add(&q->counts.retried, 1);
         n = notes_tell_limited(q, now_ms, EVENT_RETRY, d);

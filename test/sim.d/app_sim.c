@@ -427,13 +427,13 @@ static void do_commit(struct world *w, struct post *carrier)
         struct post *p = carrier->members[i];
 
         if (!is_transaction(w, p) && !p->named && !p->forgotten)
-            oracle_effect(w, p->truth);
+            oracle_effect(w, p);
         if (!p->has_tx)
             continue;
         p->has_tx = false;
         inbox_sim_commit(&p->truth->row, database_now(w), carrier->tx);
         TRACE(w, "application %d: %s is committed", p->sidecar->index, p->truth->id);
-        oracle_effect(w, p->truth);
+        oracle_effect(w, p);
     }
 }
 

@@ -225,12 +225,14 @@ static const struct truth *find_predecessor(const struct world *w, const struct 
     return NULL;
 }
 
-void oracle_effect(struct world *w, struct truth *t)
+void oracle_effect(struct world *w, const struct post *p)
 {
+    struct truth *t = p->truth;
     const struct truth *before =
         rules_of(w, t->queue)->ordered && t->key >= 0 && !t->n_effects ? find_predecessor(w, t) : NULL;
 
-    if (before)
+    /* Sent when it had an earlier place, with a copy that the broker has dropped since. */
+    if (before && p->sent_us >= t->placed_us)
         oracle_broken(w, "order", "%s has its effect before %s of the same key", t->id, before->id);
     t->n_effects++;
     if (!t->done_us)

@@ -65,7 +65,7 @@ void oracle_asked(struct world *w, struct truth *t);
 void oracle_written(struct world *w, const struct batch *b, const struct batch_item *item,
                     const struct inbox_row_sim *was);
 /* An application has committed its work. */
-void oracle_effect(struct world *w, struct truth *t);
+void oracle_effect(struct world *w, const struct post *p);
 /* The broker dropped a copy: delivered too often, or the queue is too long. */
 void oracle_dropped(struct world *w, struct copy *m);
 void oracle_overflowed(struct world *w, struct copy *m);

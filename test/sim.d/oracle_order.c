@@ -102,6 +102,7 @@ void oracle_continues(struct world *w, int queue)
 static void place_again(const struct world *w, struct truth *t)
 {
     t->published_as = 0;
+    t->placed_us = w->now_us;
     for (size_t i = 0; i < w->broker->n_copies; i++) {
         const struct copy *other = w->broker->copies[i];
 

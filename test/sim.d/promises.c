@@ -200,8 +200,12 @@ static void count_charge(struct world *w, struct sidecar *s, const struct batch_
 static void decided_charge(struct world *w, struct sidecar *s, const struct batch_item *item,
                            const struct post *p)
 {
-    int attempt = item->truth->row.attempt, most = rules_of(w, item->queue)->max_attempts;
+    const struct queue_rules *r = rules_of(w, item->queue);
+    int attempt = item->truth->row.attempt, most = r->max_attempts;
     bool dies = item->op == OP_BURY;
+    /* In `response` the next message of a key waits for one more window after a last attempt without an answer. */
+    bool key_waits = r->ordered && !r->transaction && item->truth->key >= 0 &&
+                     (p->kind != ANSWER_STATUS || p->status == 504);
 
     /* Of a token that was taken over meanwhile, the row counts other attempts. */
     if (memcmp(item->truth->row.token, item->ask.token, sizeof(item->ask.token)))
@@ -212,7 +216,7 @@ static void decided_charge(struct world *w, struct sidecar *s, const struct batc
         /* fall through */
     case MEANS_FAILED:
     case MEANS_CRASHED:
-        if (dies != (attempt >= most) && !item->ask.only_expired)
+        if (dies != (attempt >= most) && !item->ask.only_expired && !(key_waits && !dies))
             oracle_broken(w, "charge", "%s %s after attempt %d of %d", item->truth->id,
                           dies ? "dies" : "is to be tried again", attempt, most);
         if (!item->ask.give_back)

@@ -62,6 +62,7 @@ struct truth {
     int number, queue;
     int key;               /* of its first copy, in an ordered queue; -1: none */
     uint64_t published_as; /* number of its first copy in its queue; 0: not published yet */
+    int64_t placed_us;     /* when the broker dropped its first copy, and the next one took over; 0: never */
     char id[24];
     size_t id_len;
     enum character character;
