@@ -294,7 +294,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("command", choices=["run", "build", "save", "list"])
     parser.add_argument("words", nargs="*")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     root = os.path.realpath(options.root)
     if options.command == "save":
         if len(options.words) != 2:
