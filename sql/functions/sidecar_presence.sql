@@ -120,14 +120,16 @@ BEGIN
         WHERE e.queue -> 'stop' IS NOT NULL AND e.queue ->> 'consumer' = ANY (p_consumers);
         IF v_stops IS NOT NULL THEN
             PERFORM set_config('synchronous_commit', 'on', true);
+            -- After a wait for the row, its newest version decides: another replica may have recorded a stop meanwhile.
             UPDATE onceward.control k
-            SET stopped = k.stopped - o.queues
-            FROM (SELECT e.queue ->> 'consumer' AS consumer, array_agg(e.queue ->> 'queue') AS queues
-                  FROM json_array_elements(v_stops) e (queue)
-                  JOIN onceward.control c ON c.consumer = e.queue ->> 'consumer'
-                  WHERE (c.stopped -> (e.queue ->> 'queue') ->> 'accepted')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint
-                  GROUP BY 1) o
-            WHERE k.consumer = o.consumer;
+            SET stopped = k.stopped - ARRAY(
+                SELECT e.queue ->> 'queue' FROM json_array_elements(v_stops) e (queue)
+                WHERE e.queue ->> 'consumer' = k.consumer
+                  AND (k.stopped -> (e.queue ->> 'queue') ->> 'accepted')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint)
+            WHERE k.consumer = ANY (p_consumers) AND EXISTS (
+                SELECT FROM json_array_elements(v_stops) e (queue)
+                WHERE e.queue ->> 'consumer' = k.consumer
+                  AND (k.stopped -> (e.queue ->> 'queue') ->> 'accepted')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint);
             -- A replica that does not know of an acceptance yet learns it below.
             INSERT INTO onceward.control AS k (consumer, stopped)
             SELECT e.queue ->> 'consumer',

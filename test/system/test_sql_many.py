@@ -815,6 +815,25 @@ def test_a_stop_stands_until_a_retry_of_everything(others):
     assert stops(a, report(count=20, why="more")) == {(2, "c-1"): (20, "more"), (2, "c-2"): 20}
 
 
+def test_a_stop_outlives_the_end_of_an_older_acceptance(others, pg):
+    """One replica knows that the messages of the acceptance are done, another one stops for a new message at the same time."""
+    a, b = others("a"), others("b")
+
+    def report(**stop):
+        return json.dumps([{"consumer": "c", "queue": "c-1", "stop": stop}])
+
+    a.presence(report(count=18, why="near"), consumers=["c"], ordered=True)
+    a.query("SELECT onceward.lever_retry('c', NULL, 'ann')")
+    a.begin()
+    a.presence(report(count=25, why="new"), consumers=["c"], ordered=True)
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(b.presence, report(outdated=19), consumers=["c"], ordered=True)
+        wait_until(lambda: pg.query("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", [b.pid])[0][0], "it waits")
+        a.commit()
+        ended.result()
+    assert [(r.counter, r.name) for r in of_kind(b.presence("[]", consumers=["c"], ordered=True), "stop")] == [(25, "new")]
+
+
 def test_states_of_another_shape_are_no_peers(others):
     for odd in ("{}", "3", '[3, null, {"consumer": "c", "subscription": "x", "received": {}, "queue": []}]'):
         others("a").presence(odd)
