@@ -1085,13 +1085,10 @@ static bool may_stay(const struct world *w, const struct truth *t)
     /* A run of messages above max_age keeps the circuit breaker on: none of them shows that the application works. */
     if (rules_of(w, t->queue)->max_age_ms && awaits_operator(w, t))
         return true;
-    if (!awaits_batches(w, t))
-        return is_bad(w, t) && awaits_operator(w, t);
-    if (is_bad(w, t))
-        return true;
-    const struct truth *before =
-        rules_of(w, t->queue)->ordered && t->key >= 0 ? find_predecessor(w, t) : NULL;
-    return before && may_stay(w, before); /* no later message of its key can show it */
+    /* In an ordered queue it keeps its key and its place in the prefetch, so others may not come to show it. */
+    if (awaits_batches(w, t))
+        return is_bad(w, t) || rules_of(w, t->queue)->ordered;
+    return is_bad(w, t) && awaits_operator(w, t);
 }
 
 static bool is_unsettled(const struct world *w, const struct truth *t)

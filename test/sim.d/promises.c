@@ -389,7 +389,7 @@ void promises_abandoned(struct world *w, const struct sidecar *s, const struct p
 {
     bool grace = s->draining && w->now_us - s->drain_since_us < DRAIN_GRACE_MS * 1000 - LEEWAY_US;
 
-    if (grace && w->now_us - p->sent_us < rules_of(w, p->queue)->token_window_ms * 900)
+    if (grace && w->now_us - p->sent_us < p->window_us / 10 * 9)
         oracle_broken(w, "drain", "%s is abandoned within the grace period of a drain", p->truth->id);
 }
 

@@ -284,6 +284,7 @@ static struct post *post_new(struct world *w, struct sidecar *s, int queue, cons
                        .ref = r->ref,
                        .attempt = d->claim.attempt + d->claim.takeovers,
                        .sent_us = w->now_us,
+                       .window_us = (d->claim.window_ends_ms - world_ms(w)) * 1000,
                        .n_losses = s->n_losses,
                        .n_crashes = s->application.n_crashes,
                        .retry_after_ms = -1,

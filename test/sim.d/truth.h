@@ -38,6 +38,7 @@ struct post {
     uint8_t token[16];
     int attempt;
     int64_t sent_us, told_us;
+    int64_t window_us;  /* left when it was sent */
     uint64_t n_crashes; /* of the application, before it was sent */
     uint32_t n_losses;  /* losses of the sidecar's database connection before it was sent */
     bool alone;         /* no other request was in flight at that application during all its time */
