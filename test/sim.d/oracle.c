@@ -395,7 +395,8 @@ static const char *why_not_limit(const struct world *w, const struct copy *m)
 
     if (!is_near(p, m, m->delivery_count) && !drops_first_return(p))
         return "it is not near the delivery limit";
-    if (!is_renewable(p, m) || w->sidecars[m->holder]->draining)
+    /* A message that an operator has given up is not renewed, also while another claim holds its row. */
+    if (!is_renewable(p, m) || w->sidecars[m->holder]->draining || m->truth->given_up)
         return NULL;
     return w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900 ? NULL : "it could have been renewed";
 }
@@ -442,7 +443,9 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
     case DEAD_DELIVERY_LIMIT:
         return why_not_limit(w, item->copy);
     case DEAD_TOO_OLD:
-        return is_older(w, was, p->rules.max_age_ms) ? NULL : "it is younger than max_age";
+        /* The clock may have jumped back since its claim was answered. */
+        return is_older(w, was, p->rules.max_age_ms) || has_clock_fault(w) ? NULL
+                                                                           : "it is younger than max_age";
     case DEAD_OPERATOR:
         return item->truth->given_up ? NULL : "no operator has given it up";
     default:
