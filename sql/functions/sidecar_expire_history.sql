@@ -56,7 +56,8 @@ BEGIN
     IF NOT FOUND OR abs(v_ahead) > c_apart THEN
         RETURN;
     END IF;
-    v_page := CASE WHEN p_from_page < 0 THEN v_mine.history_page ELSE p_from_page END;
+    -- A noted page behind the end is of a table that was longer then: this walk has read nothing of the present one.
+    v_page := CASE WHEN p_from_page >= 0 THEN p_from_page WHEN v_mine.history_page < n_pages THEN v_mine.history_page ELSE 0 END;
 
     SELECT array_agg(CASE WHEN c.known THEN coalesce(c.least, -32768) END ORDER BY n.n), coalesce(min(c.least), -32768)
     INTO v_least, v_gone

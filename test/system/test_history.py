@@ -540,6 +540,17 @@ def test_the_expiry_goes_on_where_it_was_noted(pg, inbox):
     assert inbox.expire_history(10 * DAY)[:2] == (0, -1)  # once a day
 
 
+def test_the_expiry_of_a_table_that_became_shorter_reads_all_of_it(pg, inbox):
+    """A dump that is restored keeps the noted page, and its entries take fewer pages."""
+    number(inbox)
+    pg.query("UPDATE onceward.consumer SET history_page = 1000000")
+    many_entries(inbox)
+    forget_the_walk(pg)
+    n = pg.query("SELECT count(*) FROM onceward.history")[0][0]
+    done = inbox.expire_history(10 * DAY)
+    assert (done.next_page, done.expired) == (0, n - pg.query("SELECT count(*) FROM onceward.history")[0][0]) and done.expired > 200
+
+
 def test_the_expiry_notes_its_page(pg, inbox):
     number(inbox)
     many_entries(inbox, 170_000)
