@@ -111,7 +111,7 @@ COMMENT ON COLUMN onceward.inbox.alone IS 'The newest claim was made while its s
 COMMENT ON COLUMN onceward.inbox.unproven_at IS 'When it was last charged for a crash of an application that had not been seen alive before.';
 COMMENT ON COLUMN onceward.inbox.unproven_step IS 'Consecutive charges of that kind.';
 COMMENT ON COLUMN onceward.inbox.renewals IS 'Copies published to its own queue because its delivery limit was near.';
-COMMENT ON COLUMN onceward.inbox.swept IS 'Of a failed row: the housekeeper ended a claim whose token had expired without an answer. No failure was written, and the token still completes the row.';
+COMMENT ON COLUMN onceward.inbox.swept IS 'Of a failed row: the housekeeper ended a claim whose token had expired without an answer. No failure was written: an answer that arrives later still settles the row. complete() of the application is refused.';
 COMMENT ON COLUMN onceward.inbox.batch_cap IS 'Largest size of the next request with this message, after a larger one failed. NULL: as configured.';
 COMMENT ON COLUMN onceward.inbox.renewals_until IS 'The pace of renewals: each moves it by 6 s, to at most a minute ahead.';
 
