@@ -140,7 +140,6 @@ def test_the_program_itself_has_help_and_a_version():
     (["schema", "now"], "onceward "),
     (["example", "--completion", "both"], '"both"'),
     (["example", "me"], "onceward "),
-    (["example", "--batch", "--completion", "response"], "--batch"),
     (["completion"], "onceward "),
     (["completion", "tcsh"], "onceward "),
     (["health"], "onceward "),
