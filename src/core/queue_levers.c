@@ -162,8 +162,7 @@ static bool is_held_by_brake(const struct delivery *d)
         return false;
     if (d->wait != WAIT_NONE)
         return d->wait == WAIT_DUE;
-    return d->op == OP_CLAIM || d->op == OP_FORWARD || d->op == OP_FAIL || d->op == OP_RELEASE ||
-           d->op == OP_REVOKE;
+    return d->op == OP_CLAIM || d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_REVOKE;
 }
 
 void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms)

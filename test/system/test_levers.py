@@ -221,11 +221,12 @@ def test_what_waits_to_die_while_everything_fails_can_be_given_up(bed, operator,
     sidecar.wait_for("paused", reason="no_message_ids" if why == "no ids" else "everything_fails")
     sidecar.wait_for("stats")
     wait_until(lambda: sidecar.find("stats")[-1]["held"] + len(bed.letters()) >= 8, "all of them are here")
+    if why == "no attempts left":  # what was never tried has not failed, and is not held
+        wait_until(lambda: {r.message_id for r in bed.app.posts()} == set(ids), "each was tried", 60)
     n_dead = len(bed.letters())
     operator("give-up", "--held", "--by", "ann")
     line = sidecar.wait_for("lever", deadline=SOON, lever="give_up_held")
-    assert 8 - n_dead >= line["n"] >= 5, "but for one that is tried at that moment"
-    if line["n"] < 8 - n_dead:
+    if line["n"] < 8 - n_dead:  # one was tried at that moment
         operator("give-up", "--held", "--by", "ann")
     wait_until(lambda: len(bed.letters()) == 8, lambda: f"all are dead, of {bed.letters()}", 30)
     wait_until(lambda: len(sidecar.find("dead", reason="operator")) == 8 - n_dead, "each is logged")
