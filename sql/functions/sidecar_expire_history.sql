@@ -15,7 +15,7 @@
 -- begin again. It stops as soon as p_budget_us are over, but processes at least one page. next_page is 0 after the end;
 -- n_pages where only the consumer's row, which is locked, could not say so yet.
 --
--- It may commit asynchronously: an entry that a crash restores is deleted on the next day.
+-- An asynchronous commit is enough: an entry that a crash restores is deleted on the next day.
 --
 -- Locks: the entries; the consumer's row (every 1,024 pages and at the end), SKIP LOCKED. Rows: one.
 -- Repeating it: what was deleted is gone.
