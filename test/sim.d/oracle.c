@@ -642,7 +642,9 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
     const struct queue *q = &s->queues[m->truth->queue].core;
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     int64_t held_us = w->now_us - m->delivered_us;
-    int near = drops_first_return(p) ? 0 : near_count(p, is_renewable(p, m) && !is_of_other_body(w, m));
+    /* A message that an operator has given up is not renewed, but stored whole one return later. */
+    bool renewable = is_renewable(p, m) && !is_of_other_body(w, m) && !m->truth->given_up;
+    int near = drops_first_return(p) ? 0 : near_count(p, renewable);
 
     w->oracle->n_checks++;
     w->oracle->silence[m->holder][m->truth->queue].progress_us = w->now_us;
