@@ -593,6 +593,7 @@ static void test_in_response_a_key_waits_a_window_after_an_unanswered_last_attem
             run(w, w->now + 100);
         assert_int_equal(w->n_posts[0], cases[i].n_posts);
         assert_int_in_range(w->now - start, cases[i].least_ms, cases[i].least_ms + 5000);
+        assert_int_equal(w->q.counts.retried.total, 0); /* after the last attempt there is no next one */
         assert_int_equal(w->n_letters, 1);
         w->q.rules.transaction = false;
         run(w, w->now + 1000);
