@@ -522,8 +522,9 @@ def test_the_other_partitions_wait_for_one_that_leaves_the_range(bed):
         for replica in replicas:
             replica.wait_for("paused", reason="partition_leaving", deadline=60)
         n = len(bed.app.posts("a:1"))
-        time.sleep(6)  # the replica that does not hold it finds the queue empty, and may not conclude from it
-        assert len(bed.app.posts("a:1")) > n and not bed.app.posts("a:2")
+        # Meanwhile the replica that does not hold it finds the queue empty several times, and may not conclude from it.
+        wait_until(lambda: len(bed.app.posts("a:1")) >= n + 12, "it is tried twice a second, twelve times", 60)
+        assert not bed.app.posts("a:2")
         assert bed.rows("SELECT queue FROM onceward.consumer WHERE consumer = %s", f"{bed.name}-leave")[0]["queue"].endswith("{0..2}")
         good.set()
         bed.wait_for_effects(["a:1", "a:2"])
