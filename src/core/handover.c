@@ -35,6 +35,7 @@ enum {
     SETTLE_MS = 800, /* replicas that start together see each other first */
     YIELD_MS = 5000,
     YIELD_AGAIN_MS = 60000,
+    KNOWN_MS = 10000, /* a report of the replicas counts for this long: a slow database delays the next one */
     SUBSCRIBE_AGAIN_MS = 1000,
     RANK_BITS = 16,
     PRIORITY_NONE = -1,
@@ -238,6 +239,7 @@ bool handover_presence(struct queue *const *partitions, size_t n, int64_t now_ms
     for (size_t i = 0; i < n; i++) {
         forget_peers(partitions[i]);
         partitions[i]->handover.knows_others = true;
+        partitions[i]->handover.heard_ms = now_ms;
     }
     assert(n > 0);
     for (size_t i = 0; i < n_peers; i++)
@@ -316,9 +318,9 @@ static bool keeps_another_waiting(const struct queue *q, int64_t now_ms)
 {
     const struct handover *h = &q->handover;
 
-    return h->outranked_ms && now_ms - h->outranked_ms >= YIELD_MS && q->consumer.state == CONSUMER_ACTIVE &&
-           q->held.unacked.len && q->held.unacked.len < (size_t)q->consumer.prefetch &&
-           !order_is_stopping(q) && !q->drain;
+    return h->outranked_ms && now_ms - h->outranked_ms >= YIELD_MS && now_ms - h->heard_ms < KNOWN_MS &&
+           q->consumer.state == CONSUMER_ACTIVE && q->held.unacked.len &&
+           q->held.unacked.len < (size_t)q->consumer.prefetch && !order_is_stopping(q) && !q->drain;
 }
 
 static void tell_standby(struct queue *q)

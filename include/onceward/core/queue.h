@@ -188,6 +188,7 @@ struct queue {
         uint32_t taken, yielded; /* the change after which it last did so; 0: none */
         int64_t outranked_ms; /* since when another one has a higher priority, and nothing arrives; 0: none */
         bool is_told;         /* as a standby */
+        int64_t heard_ms;     /* time of the latest report of the other replicas */
         int64_t yielded_ms, told_ms; /* latest times; 0: never */
     } handover;
     struct consumer consumer;
