@@ -12,9 +12,10 @@
 
 static void keep_result(struct queue *q, struct delivery *d, struct slice body)
 {
+    mem_clear(&d->outcome.result); /* of an earlier attempt, whose completion was not written */
+    d->outcome.result_len = 0;
     if (!q->rules.store_response_bytes || !body.len || body.len > q->rules.store_response_bytes)
         return;
-    free(d->outcome.result);
     d->outcome.result = mem_copy(body.data, body.len);
     d->outcome.result_len = body.len;
 }

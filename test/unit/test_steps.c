@@ -406,6 +406,31 @@ static void test_a_kept_answer_is_void_when_the_token_is(void **state)
     bed_end(b);
 }
 
+/* The answer of one attempt is never stored with the completion of another. */
+static void test_an_empty_answer_stores_nothing(void **state)
+{
+    struct queue_rules r = rules_of(false);
+
+    r.store_response_bytes = 100;
+    struct bed *b = bed_new(&r, KIND_QUORUM);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer_of(b, d,
+                  (struct answer){
+                      .kind = ANSWER_STATUS, .status = 200, .retry_after_ms = -1, .body = slice_of("first")});
+    assert_ptr_equal(bed_asks(b, OP_COMPLETE), d);
+    assert_int_equal(d->outcome.result_len, strlen("first"));
+    bed_row(b, d, ROW_LOST);
+    bed_pass(b, 20);
+    assert_ptr_equal(bed_asks(b, OP_CLAIM), d);
+    bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .attempt = 2, .unproven_ms = -1});
+    bed_does(b, ACTION_FORWARD);
+    bed_answer(b, d, 200);
+    assert_ptr_equal(bed_asks(b, OP_COMPLETE), d);
+    assert_int_equal(d->outcome.result_len, 0);
+    bed_end(b);
+}
+
 /* --- answers to a claim --- */
 
 static void test_each_answer_to_a_claim_has_its_step(void **state)
@@ -862,6 +887,7 @@ int main(void)
         cmocka_unit_test(test_the_end_of_a_window_revokes_the_token),
         cmocka_unit_test(test_an_answer_during_the_question_is_kept),
         cmocka_unit_test(test_a_kept_answer_is_void_when_the_token_is),
+        cmocka_unit_test(test_an_empty_answer_stores_nothing),
         cmocka_unit_test(test_each_answer_to_a_claim_has_its_step),
         cmocka_unit_test(test_a_claim_tells_the_row_to_the_delivery),
         cmocka_unit_test(test_a_parked_message_is_logged_with_its_reason),
