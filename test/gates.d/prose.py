@@ -1,4 +1,4 @@
-"""What can be checked of the language: .github/CONTRIBUTING.md has the rules. Text from before the rules is counted in prose.json, a file a line;
+"""What can be checked of the language: src/README.md has the rules. Text from before the rules is counted in prose.json, a file a line;
 a count may fall and never rise, and a file without an entry has none. `prose.py --lower` writes the counts of today where they are lower."""
 
 import collections
