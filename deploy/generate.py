@@ -265,7 +265,7 @@ def values_schema():
         "securityContext": {"type": "object"}, "secrets": {"type": "object", "additionalProperties": False, "properties": {k: name for k in ("rabbitmq", "postgresql", "owner")}},
         "config": config, "global": {"type": "object"}}}  # Helm itself puts it there: a library of that name is included
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"Values: an application with its sidecar ({identity or 'onceward'})",
-            **definitions, "type": "object", "required": ["image", "onceward"], "additionalProperties": False, "properties": {
+            **definitions, "type": "object", "required": ["image", "databaseSecret", "onceward"], "additionalProperties": False, "properties": {
                 "image": name, "replicas": {"type": "integer", "minimum": 0}, "port": {"type": "integer", "minimum": 1, "maximum": 65535},
                 "migrate": {"type": "boolean"}, "testSeconds": {"type": "integer", "minimum": 1}, "databaseSecret": name, "digest": digest, "serviceAccountName": {"type": "string"}, "priorityClassName": {"type": "string"},
                 **{key: {"type": "array"} for key in ("imagePullSecrets", "tolerations", "topologySpreadConstraints", "env")},

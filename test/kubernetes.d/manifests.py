@@ -61,8 +61,8 @@ def chart(cluster, folder):
 
 
 def chart_values(folder, completion, tag=1):
-    """The chart's own values with this rig's names, as a file beside it."""
-    with open(os.path.join(folder, "values.yaml")) as f:
+    """The values of the chart's example with this rig's names, as a file beside it."""
+    with open(os.path.join(folder, "payments.yaml")) as f:
         values = yaml.safe_load(f)
     values["image"] = "localhost/payments:1"
     values["onceward"].update(image=f"localhost/onceward:{tag}", graceSeconds=GRACE_S,
@@ -81,7 +81,8 @@ def dry_run(cluster, folder):
     sources[MIGRATION] = rendered(cluster, MIGRATION)
     for space in (t for t in sources[MIGRATION] if t["kind"] == "Namespace"):
         cluster.command("kubectl", "apply", "-f", "-", text=json.dumps(space))
-    helm = cluster.command("helm", "template", "payments", chart(cluster, folder), "--namespace", NAMESPACE, "--kube-version", "1.36.0")
+    service = chart(cluster, folder)
+    helm = cluster.command("helm", "template", "payments", service, "--values", os.path.join(service, "payments.yaml"), "--namespace", NAMESPACE, "--kube-version", "1.36.0")
     sources["logs"] = [t for t in yaml.safe_load_all(cluster.command("kubectl", "kustomize", os.path.join(cluster.root, "deploy/logs"))) if t]
     sources["helm/service"] = [t for t in yaml.safe_load_all(helm) if t]
     cluster.kubectl("create", "namespace", "monitoring")  # where deploy/logs goes: what reads kubelet's files cannot be restricted

@@ -600,8 +600,10 @@ def charted(tmp_path):
     shutil.copytree(os.path.join(DEPLOY, "helm"), tmp_path / "helm")
     shutil.copytree(tmp_path / "helm/onceward", tmp_path / "helm/service/charts/onceward")
 
-    def render(*settings, version="1.36.0"):
-        done = subprocess.run([program, "template", "payments", str(tmp_path / "helm/service"), "--kube-version", version, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def render(*settings, version="1.36.0", values=("payments.yaml",)):
+        files = [f"--values={tmp_path / 'helm/service' / name}" for name in values]
+        done = subprocess.run([program, "template", "payments", str(tmp_path / "helm/service"), "--kube-version", version, *files, *settings],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return done.returncode, [t for t in yaml.safe_load_all(done.stdout) if t], done.stderr.decode()
     return render
 
@@ -621,7 +623,7 @@ MEMORY = [({"payments": {}}, {}, 128), ({"payments": {"max_bytes": "1MiB"}}, {},
           ({"payments": {"forward": {"concurrency": 8, "batch": {"max_messages": 100, "max_bytes": "1MiB"}}}}, {}, 242),
           ({"payments": {}}, {"forward": {"batch": {"max_messages": 100}}}, 242),
           ({"payments": {"order": {"key": ["header:a"]}, "forward": {"concurrency": 8, "batch": {"max_messages": 100}}}}, {}, 356),
-          ({"payments": {"forward": {"concurrency": 2, "batch": {"max_messages": 100}}}}, {"store_response": "64KiB"}, 202)]
+          ({"payments": {"completion": "response", "forward": {"concurrency": 2, "batch": {"max_messages": 100}}}}, {"store_response": "64KiB"}, 202)]
 
 
 @pytest.mark.parametrize("queues, defaults, limit", MEMORY)
@@ -638,6 +640,29 @@ def test_the_chart_limits_memory_to_what_an_outbox_may_hold_as_well(charted, out
     assert status == 0, errors
     pod, = [pod_of(t) for t in things if t["kind"] == "Deployment"]
     assert pod["initContainers"][0]["resources"]["limits"] == {"memory": f"{limit}Mi"}
+
+
+OWN = {"image": "orders:1", "databaseSecret": "orders", "onceward": {"image": "onceward:1", "config": {
+    "broker": {"host": "rabbitmq"}, "database": {"url": "postgresql://d/app"}, "queues": {"orders": {"forward": {"url": "http://127.0.0.1:8080/"}}}}}}
+
+
+def test_the_chart_adds_no_queue_and_no_server_to_those_of_the_values(charted):
+    status, things, errors = charted(*(word for key, value in OWN.items() for word in ("--set-json", f"{key}={json.dumps(value)}")), values=())
+    assert status == 0, errors
+    made, = [json.loads(t["data"]["onceward.json"]) for t in things if t["kind"] == "ConfigMap"]
+    assert made == {"instance": "${POD_UID}", **OWN["onceward"]["config"]}
+
+
+@pytest.mark.parametrize("missing", ["image", "databaseSecret", "onceward.image", "onceward.config.broker", "onceward.config.database", "onceward.config.queues"])
+def test_the_chart_names_a_value_that_is_missing(missing, charted):
+    values = json.loads(json.dumps(OWN))
+    *groups, name = missing.split(".")
+    at = values
+    for group in groups:
+        at = at[group]
+    del at[name]
+    status, _, errors = charted(*(word for key, value in values.items() for word in ("--set-json", f"{key}={json.dumps(value)}")), values=())
+    assert status != 0 and name in errors, errors
 
 
 def test_the_charts_resources_outrank_what_it_computes(charted):
@@ -836,7 +861,10 @@ def test_the_schema_of_the_charts_values_takes_them():
     with open(os.path.join(DEPLOY, "helm/service/values.schema.json")) as f:
         schema_of_values = json.load(f)
     with open(os.path.join(DEPLOY, "helm/service/values.yaml")) as f:
-        values = yaml.safe_load(f)
+        defaults = yaml.safe_load(f)
+    with open(os.path.join(DEPLOY, "helm/service/payments.yaml")) as f:
+        example = yaml.safe_load(f)
+    values = {**defaults, **example, "onceward": {**defaults["onceward"], **example["onceward"]}}
     validator = jsonschema.validators.validator_for(schema_of_values)(schema_of_values)
     assert list(validator.iter_errors(values)) == []
     values["onceward"]["global"] = {}  # as Helm hands them over, since the library that is included has that name
