@@ -48,7 +48,7 @@ static void drain_out(struct queue *q, int64_t now_ms)
 }
 
 /* A message that the broker would drop when requeued, and whose row stayed locked, is stored whole; the row
- * is left unchanged. */
+ * is left unchanged. The same goes for each message of a queue with a delivery limit of 0. */
 static void drain_near(struct queue *q, int64_t now_ms)
 {
     enum { UNPUBLISHED_MS = 500 }; /* before the end: copies not published by then are handled */
@@ -61,7 +61,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
             continue;
         if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
-        else if (d->wait == WAIT_LOCKED ||
+        else if (d->wait == WAIT_LOCKED || (returns_leave_none(&q->returns) && held_is_idle(d)) ||
                  (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS))
             life_go(q, now_ms, d, FACT_LEAVE, life_dead_letter_held(q, now_ms, d));
     }

@@ -603,6 +603,28 @@ test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a
     end(w);
 }
 
+/* The broker drops each message that such a queue gets back. */
+static void test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    int64_t ends = w->now + 25000 + 3000;
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->q.returns.no_renewal = "the queue drops its head";
+    w->refuses = w->works = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 1000);
+    queue_drain(&w->q, w->now, w->now + 25000);
+    run(w, ends - 2500);
+    w->refuses = false;
+    run(w, ends + 1000);
+    assert_int_equal(w->n_buried, 1);
+    assert_int_equal(w->n_rejected, 1);
+    assert_int_equal(w->n_requeued, 0);
+    assert_int_equal(w->q.drain, DRAIN_DONE);
+    end(w);
+}
+
 /* The publisher sets no ids. */
 static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
@@ -769,6 +791,7 @@ int main(void)
         cmocka_unit_test(test_what_waits_to_die_goes_with_its_channel),
         cmocka_unit_test(test_letters_without_a_row_go_with_their_channel_but_near_the_limit),
         cmocka_unit_test(test_a_drain_gives_back_what_waits_to_die),
+        cmocka_unit_test(test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
         cmocka_unit_test(test_a_standby_may_consume_and_a_paused_queue_may_not),
