@@ -1,4 +1,5 @@
 /* Rules for answers to a claim and to a lookup: see rows.h. */
+#include "core/pauses.h"
 #include "core/quarantine.h"
 #include "core/rows.h"
 
@@ -139,13 +140,61 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
                                                      : HELD_LOOK_MS));
 }
 
+/* Are all its attempts used up, as its row was last read? */
+static bool is_exhausted(const struct queue *q, const struct delivery *d)
+{
+    return d->claim.row_is_ours && !d->claim.has_token &&
+           (d->claim.attempt >= q->rules.max_attempts || d->claim.takeovers >= q->rules.max_attempts + 2);
+}
+
+/* Can this message show the circuit breaker that the application has recovered? */
+static bool may_be_tried(const struct queue *q, const struct delivery *d)
+{
+    switch (d->wait) {
+    case WAIT_FOLLOWING:
+    case WAIT_SURPLUS:
+    case WAIT_ROOM:
+    case WAIT_CIRCLING:
+    case WAIT_RENEWAL:
+    case WAIT_ORDER:
+    case WAIT_ON_HOLD:
+        return false;
+    case WAIT_HELD:
+        return d->message != NULL;
+    case WAIT_BRAKE:
+        return d->op != OP_BURY && !is_exhausted(q, d);
+    default:
+        return true;
+    }
+}
+
+/* Do others wait for the key, the room or the credit of this message, so that none can be tried? */
+static bool is_in_the_way(const struct queue *q, const struct delivery *d)
+{
+    bool key_waits = d->place.line && d->place.line->places.len > 1;
+    bool is_fixed = q->rules.ordered || q->returns.limits.single_active;
+    bool is_full = pause_is_on(q, PAUSE_BYTES_FULL) || pause_is_on(q, PAUSE_PARKED_FULL) ||
+                   (is_fixed && q->held.unacked.len >= (size_t)q->consumer.prefetch);
+
+    if (!key_waits && !is_full)
+        return false;
+    for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
+        const struct delivery *other = container_of((struct link *)k, struct delivery, in_tags);
+
+        if (other != d && may_be_tried(q, other))
+            return false;
+    }
+    return true;
+}
+
+/* While everything fails the message may not be at fault. */
 static struct step row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     d->claim.row_is_ours = true;
     d->claim.has_token = false;
     d->claim.attempt = r->attempt;
     d->claim.takeovers = r->takeovers;
-    if (q->share->brake.on && !d->given_up && !is_near(q, d)) { /* the message may not be at fault */
+    if (q->share->brake.on && !d->given_up && !is_near(q, d) && !is_in_the_way(q, d)) {
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     }
     if (r->detail.len)

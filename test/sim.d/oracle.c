@@ -181,6 +181,8 @@ void oracle_forward(struct world *w, struct post *p)
                       s->draining ? "in a drain" : "without a database");
     if (s->database.refuses)
         oracle_broken(w, "forward", "%s is POSTed while the database refuses", p->truth->id);
+    if (s->promises[p->queue].paused)
+        oracle_broken(w, "forward", "%s is POSTed while the operator's pause is on", p->truth->id);
     check_batch(w, p);
     oracle_forwards_in_order(w, s, p->queue);
     for (size_t i = 0; i < p->n_members; i++) {
@@ -499,11 +501,10 @@ static void buried(struct world *w, const struct batch_item *item, const struct 
     if (item->truth->row.status == INBOX_HELD && !rules->holds_dead)
         oracle_broken(w, "hold", "%s is held, and on_dead is continue", item->truth->id);
     item->truth->at_work_until_us = 0; /* an operator may redrive or retry it at once */
-    if (item->truth->row.status == INBOX_HELD)
-        return;
-    if (item->rowless)
+    if (item->rowless)                 /* also beside a row that is held: a copy with another body */
         letter_written(w, item);
-    item->truth->done_us = w->now_us;
+    if (item->truth->row.status != INBOX_HELD)
+        item->truth->done_us = w->now_us;
 }
 
 static void completed(struct world *w, const struct batch_item *item)

@@ -73,13 +73,14 @@ void oracle_forwards_in_order(struct world *w, const struct sidecar *s, int queu
     }
 }
 
-/* The holder had time to stop the queue, and the operator has not let it continue since. */
+/* The holder had time to stop the queue, and no operator has accepted deliveries up to this count. */
 void oracle_returned(struct world *w, struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     int left = p->limit - (m->delivery_count - 1);
 
     if (!is_limited(w, m->truth->queue) || m->is_risked || left > SPARE || left < 1 ||
+        m->delivery_count - 1 <= w->database->stops[m->truth->queue].accepted ||
         m->delivered_us > w->now_us - SOON_US || !is_healthy(w, w->sidecars[m->holder]))
         return;
     m->n_stops++;

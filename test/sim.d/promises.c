@@ -298,7 +298,22 @@ static void decided_release(struct world *w, struct sidecar *s, const struct del
     }
 }
 
-/* No message dies while everything fails, except by an operator's decision, or because the broker would drop it. */
+/* Could another message of the queue be tried instead of one without attempts? */
+static bool another_can_be_tried(const struct queue *q, const struct delivery *d)
+{
+    for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
+        const struct delivery *other = container_of((struct link *)k, struct delivery, in_tags);
+
+        if (other != d && other->wait == WAIT_BRAKE && other->op == OP_CLAIM &&
+            other->claim.attempt < q->rules.max_attempts &&
+            other->claim.takeovers < q->rules.max_attempts + 2)
+            return true;
+    }
+    return false;
+}
+
+/* No message dies while everything fails, except by an operator's decision, because the broker would drop it, or because
+ * its attempts are used up and the others wait for it. */
 static void check_death(struct world *w, const struct sidecar *s, const struct delivery *d,
                         const struct batch_item *item)
 {
@@ -308,7 +323,8 @@ static void check_death(struct world *w, const struct sidecar *s, const struct d
     if (!q->share->brake.on || decided_before || d->outcome.unsure || item->truth->given_up ||
         item->reason == DEAD_OPERATOR || item->reason == DEAD_DELIVERY_LIMIT)
         return;
-    if (oracle_is_near(w, item->copy))
+    if (oracle_is_near(w, item->copy) ||
+        (item->reason == DEAD_ATTEMPTS && item->ask.exhausted && !another_can_be_tried(q, d)))
         return;
     oracle_broken(w, "breaker", "%s dies (%s) while everything fails", item->truth->id,
                   dead_reasons[item->reason].name);
@@ -335,7 +351,8 @@ static void check_due(struct world *w, const struct sidecar *s, const struct bat
         !t->given_up)
         oracle_broken(w, "backoff", "%s is claimed %lld ms before it is due", t->id,
                       (long long)(t->due_us - w->now_us) / 1000);
-    if (promises_of(s, item->queue)->paused && !t->given_up)
+    /* A message near its delivery limit that cannot be renewed is claimed for its dead letter. */
+    if (promises_of(s, item->queue)->paused && !t->given_up && !oracle_is_near(w, item->copy))
         oracle_broken(w, "pause", "%s is claimed while the operator's pause is on", t->id);
 }
 
@@ -557,13 +574,19 @@ void promises_turn(struct world *w, struct sidecar *s)
     }
 }
 
-/* A drain with nothing in flight does not last. */
+/* A drain with nothing in flight does not last. A queue with a delivery limit of 0 keeps its messages to the end of the
+ * grace period, since the broker drops each that is returned. */
 static void check_drain(struct world *w, const struct sidecar *s, int queue)
 {
     enum { MOST_US = 5000000 };
     const struct promises *o = promises_of(s, queue);
+    const struct plan_queue *p = &w->plan->queues[queue];
     int64_t since = s->drain_since_us > o->busy_us ? s->drain_since_us : o->busy_us;
 
+    if (p->quorum && p->limit == 0)
+        return;
+    if (since < s->frozen_until_us)
+        since = s->frozen_until_us;
     if (s->draining && s->queues[queue].core.drain != DRAIN_DONE && w->now_us - since > MOST_US)
         oracle_broken(w, "drain", "a drain with nothing in flight lasts for %lld s",
                       (long long)(w->now_us - since) / 1000000);

@@ -847,6 +847,22 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     bed_end(b);
 }
 
+/* The claim of a trial, while the circuit breaker is on. */
+static void try_again(struct bed *b, struct delivery *d)
+{
+    for (int i = 0; i < 100 && !(d->op == OP_CLAIM && d->phase == PHASE_SENT); i++) {
+        bed_pass(b, 100);
+        if (bed_next(b) && b->last.d == d && d->op == OP_LOOK)
+            bed_row(b, d, ROW_DUE);
+    }
+    assert_int_equal(d->phase, PHASE_SENT);
+}
+
+static void has_no_attempts(struct bed *b, struct delivery *d)
+{
+    bed_row_of(b, d, (struct row){.answer = ROW_EXHAUSTED, .attempt = 8, .unproven_ms = -1});
+}
+
 static void test_a_message_without_attempts_waits_for_the_breaker(void **state)
 {
     struct queue_rules r = rules_of(true);
@@ -858,14 +874,49 @@ static void test_a_message_without_attempts_waits_for_the_breaker(void **state)
     fail_others(b, 5);
     assert_true(b->q.share->brake.on);
     d = bed_deliver(b, "m");
-    for (int i = 0; i < 100 && !(d->op == OP_CLAIM && d->phase == PHASE_SENT); i++) {
-        if (bed_next(b) && b->last.d == d && d->op == OP_LOOK)
-            bed_row(b, d, ROW_DUE);
-        bed_pass(b, 100);
-    }
-    assert_int_equal(d->phase, PHASE_SENT);
-    bed_row_of(b, d, (struct row){.answer = ROW_EXHAUSTED, .attempt = 8, .unproven_ms = -1});
+    try_again(b, d);
+    has_no_attempts(b, d);
     bed_waits(b, d, OP_CLAIM, WAIT_BRAKE, -1);
+    bed_end(b);
+}
+
+static struct delivery *deliver_keyed(struct bed *b, const char *id, uint8_t key)
+{
+    struct arrival a = bed_arrival(b, id);
+
+    a.has_key = true;
+    a.key[0] = key;
+    queue_delivered(&b->q, b->now, &a);
+    return bed_newest(b);
+}
+
+/* No message can be tried then, and the breaker would never be reset. */
+static void test_a_message_without_attempts_dies_when_only_its_key_waits(void **state)
+{
+    struct queue_rules r = rules_of(true);
+
+    r.brake = 5;
+    r.ordered = true;
+    r.delivery_limit = LIMIT_NONE;
+    struct bed *b = bed_new(&r, KIND_QUORUM);
+    struct delivery *d = deliver_keyed(b, "head", 1), *other;
+
+    assert_true(brake_force(&b->q.own.brake, b->now));
+    try_again(b, d);
+    has_no_attempts(b, d);
+    bed_waits(b, d, OP_CLAIM, WAIT_BRAKE, -1);
+    assert_int_equal(deliver_keyed(b, "follower", 1)->wait, WAIT_ORDER);
+    other = deliver_keyed(b, "other", 2);
+    try_again(b, other);
+    try_again(b, d);
+    has_no_attempts(b, d);
+    bed_waits(b, d, OP_CLAIM, WAIT_BRAKE, -1);
+    has_no_attempts(b, other);
+    bed_waits(b, other, OP_CLAIM, WAIT_BRAKE, -1);
+    try_again(b, d);
+    has_no_attempts(b, d);
+    bed_wants(d, OP_BURY);
+    assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
     bed_end(b);
 }
 
@@ -901,6 +952,7 @@ int main(void)
         cmocka_unit_test(test_a_message_that_never_circled_is_rejected_at_once),
         cmocka_unit_test(test_a_circling_death_waits_for_the_breaker),
         cmocka_unit_test(test_a_message_without_attempts_waits_for_the_breaker),
+        cmocka_unit_test(test_a_message_without_attempts_dies_when_only_its_key_waits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
