@@ -431,6 +431,16 @@ def test_every_container_outlives_the_drain(tmp_path):
     assert shipper["lifecycle"] == {"preStop": {"sleep": {"seconds": 30}}} and shop["lifecycle"] == {"postStart": STARTS, **shipper["lifecycle"]}
 
 
+def test_one_container_alone_sleeps_by_the_hook_of_the_page(tmp_path):
+    with open(os.path.join(DEPLOY, "kubernetes/README.md")) as f:
+        hook, = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", f.read(), re.S) if block.startswith("lifecycle")]
+    thing = workload("apps/v1", "Deployment", annotated(inject="true", application_sleep="off"))
+    pod_of(thing)["containers"] = [{"name": "shipper"}, {"name": "shop", **hook}]
+    status, output, errors = render(tmp_path / "shop", thing)
+    assert status == 0, errors
+    assert [c.get("lifecycle") for c in pod_of(yaml.safe_load(output))["containers"]] == [None, {"preStop": {"sleep": {"seconds": 30}}}]
+
+
 @pytest.mark.parametrize("kind", APPLICATIONS)
 @pytest.mark.parametrize("hook", [{"sleep": {"seconds": 90}}, WAITS])
 def test_the_hook_of_a_second_container_is_not_replaced(kind, hook, tmp_path):
