@@ -51,15 +51,15 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
     if (r->taken_over)
         notes_tell_limited(q, now_ms, EVENT_TAKEN_OVER, d);
     if (d->given_up) {
-        return life_give_up(q, now_ms, d);
+        return life_give_up(q, now_ms, d, LETTER_CLAIMED);
     } else if (is_near(q, d)) {
         say_limit(q, d);
-        return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
+        return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, LETTER_CLAIMED);
     } else if (q->rules.max_age_ms && r->age_ms > q->rules.max_age_ms) {
         const char *last = d->outcome.said ? d->outcome.said : d->outcome.error;
 
         error_text_set_last(d, "older than max_age", slice_of(last ? last : ""));
-        return life_die(q, now_ms, d, DEAD_TOO_OLD, false, NULL);
+        return life_die(q, now_ms, d, DEAD_TOO_OLD, LETTER_CLAIMED, NULL);
     } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
                quarantine_find(q, now_ms, d)) {
         d->claim.alone = true; /* its row only records a sidecar's crash */
@@ -109,9 +109,8 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
     d->claim.has_token = false;
     d->n_waits = 0;
     if (!held && d->given_up) {
-        d->outcome.letter_row = LETTER_UNCLAIMED;
         d->claim.attempt = r->attempt;
-        return life_give_up(q, now_ms, d);
+        return life_give_up(q, now_ms, d, LETTER_UNCLAIMED);
     }
     if (!held && is_near(q, d)) {
         struct buf text = {0};
@@ -119,9 +118,8 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         life_limit_words(q, d, &text);
         error_text_set_last(d, buf_text(&text), r->detail);
         buf_deinit(&text);
-        d->outcome.letter_row = LETTER_UNCLAIMED;
         d->claim.attempt = r->attempt;
-        return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, false);
+        return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, LETTER_UNCLAIMED);
     }
     if (!held) {
         return step_wait(OP_CLAIM, WAIT_DUE, now_ms + due_look_ms(q, r->wait_ms));
@@ -201,11 +199,10 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
         error_text_set_last(d, "", r->detail);
     else if (!d->outcome.error)
         error_text_set(d, "all attempts failed", NULL);
-    d->outcome.letter_row = LETTER_UNCLAIMED;
     if (d->given_up)
-        return life_give_up(q, now_ms, d);
+        return life_give_up(q, now_ms, d, LETTER_UNCLAIMED);
     else
-        return life_dead_letter(q, now_ms, d, DEAD_ATTEMPTS, false);
+        return life_dead_letter(q, now_ms, d, DEAD_ATTEMPTS, LETTER_UNCLAIMED);
 }
 
 /* Was the first body completed? Of an entry of the history, which always was, only a part of the fingerprint is
@@ -248,7 +245,7 @@ static struct step row_mismatch(struct queue *q, int64_t now_ms, struct delivery
     snprintf(text, sizeof(text), "%.*s", (int)(r->detail.len < 1000 ? r->detail.len : 1000),
              r->detail.len ? r->detail.data : "");
     note_text(notes_tell_limited(q, now_ms, EVENT_BODY_MISMATCH, d), "%s", text);
-    return life_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, text);
+    return life_die(q, now_ms, d, DEAD_BODY_MISMATCH, LETTER_ROWLESS, text);
 }
 
 struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -286,7 +283,7 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
         row_refused(q, now_ms, d, r);
         snprintf(text, sizeof(text), "%.*s", (int)(r->detail.len < 500 ? r->detail.len : 500),
                  r->detail.len ? r->detail.data : "");
-        return life_die(q, now_ms, d, DEAD_INVALID_DATA, true, text);
+        return life_die(q, now_ms, d, DEAD_INVALID_DATA, LETTER_ROWLESS, text);
     default:
         return row_again(now_ms, d);
     }

@@ -379,6 +379,18 @@ struct delivery *held_step_down(struct queue *q, struct delivery *d)
 
 /* --- its life --- */
 
+void held_outcome(struct delivery *d, enum outcome_kind kind)
+{
+    if (d->outcome.kind == OUTCOME_COMPLETE)
+        free(d->outcome.complete.result);
+    d->outcome.kind = kind;
+    d->outcome.fail = (struct outcome_fail){0};
+    static_assert(sizeof(d->outcome.fail) >= sizeof(d->outcome.release) &&
+                      sizeof(d->outcome.fail) >= sizeof(d->outcome.dead_letter) &&
+                      sizeof(d->outcome.fail) >= sizeof(d->outcome.complete),
+                  "all outcomes are zeroed");
+}
+
 struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a)
 {
     struct delivery *d = mem_zalloc(1, sizeof(*d));
@@ -400,9 +412,6 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
     d->id_len = a->id.len;
     memcpy(d->fingerprint, a->fingerprint, sizeof(d->fingerprint));
     d->claim.unproven_at_ms = -1;
-    d->answer.kept_verdict = -1;
-    d->outcome.changes = row_as_it_is();
-    d->outcome.dead = DEAD_NONE;
     list_init(&d->followers);
     list_push(&q->held.unacked, &d->in_tags);
     hash_insert(&q->held.by_ref, &d->by_ref, hash_number(d->ref));
@@ -466,7 +475,8 @@ static void delivery_free(struct queue *q, struct delivery *d)
     free(d->id);
     free(d->outcome.error);
     free(d->outcome.said);
-    free(d->outcome.result);
+    held_outcome(d, OUTCOME_NONE);
+    free(d->answer.kept);
     free(d);
 }
 

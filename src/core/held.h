@@ -65,4 +65,7 @@ int64_t held_backoff_ms(struct queue *q, int n);
 /* The wait before the next attempt, after n consecutive failures: at least a window, if the application may
  * still be at work. */
 int64_t held_delay_ms(struct queue *q, const struct delivery *d, int n);
+
+/* Begins another outcome, and frees the former. It is zeroed. */
+void held_outcome(struct delivery *d, enum outcome_kind kind);
 int64_t held_lock_wait_ms(struct delivery *d); /* 20 ms, doubling to 1 s */

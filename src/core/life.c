@@ -365,6 +365,8 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
     assert(!delivery_has_ended(d) && s.op < N_OPERATIONS && fact < N_FACTS);
     if (s.kind == STEP_STAY)
         return;
+    assert(s.kind == STEP_END || outcome_kind_of(s.op) == OUTCOME_NONE ||
+           outcome_kind_of(s.op) == d->outcome.kind);
     if (!life_is_allowed(q, d, fact, &s))
         s = life_without_channel(q, d, life_bug(q, now_ms, d, fact, s));
     /* A trial is claimed from its wait for the circuit breaker. */
@@ -545,10 +547,8 @@ struct step life_release(struct delivery *d, int64_t delay_ms, struct row_change
     assert(delay_ms >= -TAKEOVER_GRACE_MS); /* negative: that long after the end of the window */
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
-    d->outcome.delay_ms = delay_ms;
-    d->outcome.changes = row_capped(d, changes);
-    d->outcome.then_requeue = false;
-    d->outcome.charge = CHARGE_NONE;
+    held_outcome(d, OUTCOME_RELEASE);
+    d->outcome.release = (struct outcome_release){.delay_ms = delay_ms, .changes = row_capped(d, changes)};
     return step_with(step_want(OP_RELEASE), EFFECT_LEAVE_REQUEST);
 }
 
@@ -556,8 +556,22 @@ struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms)
 {
     struct step s = life_release(d, delay_ms, row_as_it_is());
 
-    d->outcome.then_requeue = true;
+    d->outcome.release.then_requeue = true;
     return s;
+}
+
+/* The failure is to be written. */
+static void fail_set(struct delivery *d, struct outcome_fail f)
+{
+    f.changes = row_capped(d, f.changes);
+    held_outcome(d, OUTCOME_FAIL);
+    d->outcome.fail = f;
+}
+
+void life_fail_charged(struct delivery *d, bool charged)
+{
+    assert(d->outcome.kind == OUTCOME_FAIL);
+    d->outcome.fail.charged = charged;
 }
 
 struct step life_renew(struct delivery *d)
@@ -645,26 +659,26 @@ struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *
     return life_reject();
 }
 
-/* A message without a row has no claim. */
-static void letter_set(struct delivery *d, enum dead_reason why, bool rowless)
+/* A message without a row has no claim. Whether an earlier letter may have been written stays known. */
+static void letter_set(struct delivery *d, enum dead_reason why, enum letter_row row)
 {
-    d->outcome.dead = why;
-    if (rowless) {
-        d->outcome.letter_row = LETTER_ROWLESS;
+    if (d->outcome.kind != OUTCOME_DEAD_LETTER)
+        held_outcome(d, OUTCOME_DEAD_LETTER);
+    d->outcome.dead_letter.reason = why;
+    d->outcome.dead_letter.row = row;
+    if (row == LETTER_ROWLESS)
         d->claim.has_token = false;
-    } else if (delivery_is_rowless(d)) {
-        d->outcome.letter_row = LETTER_CLAIMED;
-    }
 }
 
 struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
-                             bool rowless)
+                             enum letter_row row)
 {
+    bool rowless = row == LETTER_ROWLESS;
     struct step s;
 
     assert(why != DEAD_NONE && d->message);
-    letter_set(d, why, rowless);
-    d->outcome.holds = q->rules.holds_dead && d->has_key && !rowless && !d->given_up;
+    letter_set(d, why, row);
+    d->outcome.dead_letter.holds = q->rules.holds_dead && d->has_key && !rowless && !d->given_up;
     if (rowless && (s = life_circle(q, now_ms, d, OP_BURY)).kind != STEP_STAY)
         return step_with(s, EFFECT_LEAVE_REQUEST);
     return step_with(step_want(OP_BURY), EFFECT_LEAVE_REQUEST);
@@ -672,15 +686,15 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
 
 bool queue_letter_is_new(const struct delivery *d)
 {
-    return d->op == OP_BURY && delivery_is_rowless(d) && !d->outcome.unsure;
+    return d->op == OP_BURY && delivery_is_rowless(d) && !d->outcome.dead_letter.unsure;
 }
 
 bool queue_letter_is_looked_for(const struct delivery *d)
 {
-    return d->outcome.unsure;
+    return delivery_dead_letter(d)->unsure;
 }
 
-struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
+struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d, enum letter_row row)
 {
     const char *by = q->lever.give_up_by;
     char text[sizeof(q->lever.give_up_by) + 32];
@@ -689,34 +703,37 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d)
     snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");
     if (!d->outcome.error)
         error_text_set(d, text, NULL);
-    return life_dead_letter(q, now_ms, d, DEAD_OPERATOR, delivery_is_rowless(d));
+    return life_dead_letter(q, now_ms, d, DEAD_OPERATOR, row);
 }
 
 /* A failure that is the message's own, as far as can be known: it is charged; or released where everything fails, or
- * the database's connection broke meanwhile. death: DEAD_NONE, or why it dies of it. */
+ * the database's connection broke meanwhile. death: DEAD_NONE, or why it dies of it. only_expired: unless the token was
+ * extended. */
 static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death,
-                               struct row_changes changes)
+                               struct row_changes changes, bool only_expired)
 {
     bool spared = life_is_tainted(q, d) || count_message_failure(q, now_ms, d, false);
 
     assert(d->op == OP_FORWARD || d->op == OP_REVOKE || d->op == OP_CHECK);
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
-    d->outcome.changes = row_capped(d, changes);
-    d->outcome.charge = spared ? CHARGE_NONE : CHARGE_ATTEMPT;
-    if (!spared) {
-        d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
-        if (death == DEAD_NONE)
-            return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
-        return life_dead_letter(q, now_ms, d, death, false);
+    int64_t delay_ms = held_delay_ms(q, d, spared ? ++d->n_given_back : d->claim.attempt);
+
+    if (!spared && death != DEAD_NONE) {
+        struct step s = life_dead_letter(q, now_ms, d, death, LETTER_CLAIMED);
+
+        d->outcome.dead_letter.charged = true;
+        return s;
     }
-    d->outcome.delay_ms = held_delay_ms(q, d, ++d->n_given_back);
-    if (d->outcome.only_expired) { /* the token may have been extended since */
-        d->outcome.charge = CHARGE_SPARED;
+    if (!spared || only_expired) { /* the token may have been extended since */
+        fail_set(d, (struct outcome_fail){.delay_ms = delay_ms,
+                                          .changes = changes,
+                                          .charged = !spared,
+                                          .only_expired = only_expired});
         return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
     }
     changes.unproven_step = -1; /* not charged */
-    return life_release(d, d->outcome.delay_ms, changes);
+    return life_release(d, delay_ms, changes);
 }
 
 /* In `response` the application may still be at work on a message without an answer, and nothing fences it. So the next
@@ -728,29 +745,31 @@ static bool life_key_waits(const struct queue *q, const struct delivery *d)
 }
 
 /* The attempt failed: charged, and dead when it was the last. */
-static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d, struct row_changes changes)
+static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d, struct row_changes changes,
+                             bool only_expired)
 {
     /* A token that may still be extended is failed by the database's clock; attempts that are used up are then seen
      * by the next claim. */
-    bool last = d->claim.attempt >= q->rules.max_attempts && !d->outcome.only_expired;
+    bool last = d->claim.attempt >= q->rules.max_attempts && !only_expired;
 
-    return life_charge(q, now_ms, d, last && !life_key_waits(q, d) ? DEAD_ATTEMPTS : DEAD_NONE, changes);
+    return life_charge(q, now_ms, d, last && !life_key_waits(q, d) ? DEAD_ATTEMPTS : DEAD_NONE, changes,
+                       only_expired);
 }
 
-struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
-                     const char *text)
+struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
+                     enum letter_row row, const char *text)
 {
     bool no_id = why == DEAD_NO_MESSAGE_ID || why == DEAD_INVALID_MESSAGE_ID;
 
     assert(d->message && why != DEAD_NONE);
     if (text)
         error_text_set(d, text, NULL);
-    letter_set(d, why, rowless);
+    letter_set(d, why, row);
     if ((life_is_near(q, d) && !held_can_renew(q, d)) || d->given_up)
-        return life_dead_letter(q, now_ms, d, why, rowless);
+        return life_dead_letter(q, now_ms, d, why, row);
     if (!count_message_failure(q, now_ms, d, no_id)) {
-        d->outcome.charge = CHARGE_ATTEMPT;
-        return life_dead_letter(q, now_ms, d, why, rowless);
+        d->outcome.dead_letter.charged = true;
+        return life_dead_letter(q, now_ms, d, why, row);
     }
     if (d->claim.has_token)
         return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
@@ -789,7 +808,7 @@ struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delive
 {
     /* The application is not at work on it: it dies of its own reason. */
     if (d->op == OP_BURY && (d->wait == WAIT_BRAKE || delivery_is_rowless(d)))
-        return life_dead_letter(q, now_ms, d, d->outcome.dead, delivery_is_rowless(d));
+        return life_dead_letter(q, now_ms, d, delivery_dead_letter(d)->reason, delivery_dead_letter(d)->row);
     bool elsewhere = d->op != OP_PUBLISH && d->op != OP_RENEW;
     struct buf text = {0};
 
@@ -800,7 +819,7 @@ struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delive
     error_text_set(d, buf_text(&text), NULL);
     buf_deinit(&text);
     d->claim.has_token = false; /* its window ends by itself */
-    return step_with(life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, true),
+    return step_with(life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, LETTER_ROWLESS),
                      d->leader != d ? (unsigned)EFFECT_RELEASE_FOLLOWERS : 0);
 }
 
@@ -882,7 +901,7 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
         wait -= (int64_t)(held_random(q) % (uint64_t)(wait / 2 + 1));
     }
     if (d->op == OP_BURY)
-        d->outcome.unsure = true;
+        d->outcome.dead_letter.unsure = true;
     return wait ? step_wait(d->op, WAIT_AGAIN, now_ms + wait) : step_want(d->op);
 }
 
@@ -926,7 +945,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         return row_again(now_ms, d);
     if (failed && d->outcome.http_status / 100 == 2)
         row_answered_early(q, now_ms, d, true);
-    else if (failed && !d->outcome.only_expired &&
+    else if (failed && !delivery_fails_expired(d) &&
              (d->outcome.http_status || d->outcome.request == REQUEST_CRASHED)) {
         struct note *n = notes_tell_limited(q, now_ms, EVENT_ANSWER_CONTRADICTS_ROW, d);
 
@@ -944,16 +963,17 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* None of the members is completed: the request has failed as a whole, and no member is charged. A token that was
  * accepted may have been extended since, so the database decides whether it is over. */
-static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d)
+static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d,
+                                        bool only_expired)
 {
     assert(batches_in_company(d));
     life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
     batches_split(q, d);
-    if (!d->outcome.only_expired)
+    if (!only_expired)
         return life_release(d, 0, row_as_it_is());
-    d->outcome.charge = CHARGE_SPARED;
-    d->outcome.changes = row_capped(d, row_as_it_is());
-    d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
+    fail_set(d, (struct outcome_fail){.delay_ms = held_delay_ms(q, d, d->claim.attempt),
+                                      .changes = row_as_it_is(),
+                                      .only_expired = true});
     return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
 }
 
@@ -961,7 +981,9 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
 {
     assert(d->op == OP_CHECK && d->request);
     bool accepted = d->answer.accepted_until_ms != 0;
-    int64_t until = accepted ? d->answer.accepted_until_ms : d->answer.commit_until_ms;
+    int64_t until = accepted                           ? d->answer.accepted_until_ms
+                    : d->outcome.kind == OUTCOME_CHECK ? d->outcome.commit_until_ms
+                                                       : 0;
     bool crashed = q->application->n_crashes != d->request->application.n_crashes;
     char text[96];
 
@@ -974,7 +996,6 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
         s.accepted_until_ms = until;
         return accepted ? step_with(s, EFFECT_ACCEPT) : s;
     }
-    d->outcome.only_expired = accepted;
     d->outcome.request = accepted ? REQUEST_UNANSWERED : REQUEST_ANSWERED;
     if (accepted) {
         error_text_set(d, "accepted with 202, and not completed within the window", NULL);
@@ -984,17 +1005,18 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
         row_answered_early(q, now_ms, d, false);
     }
     if (crashed && !d->claim.alone) { /* perhaps of it, perhaps of a neighbour: alone it will show */
-        if (d->outcome.only_expired) {
-            d->outcome.charge = CHARGE_SPARED;
-            d->outcome.changes.crashes = d->claim.crashes + 1;
-            d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
-            return step_want(OP_FAIL);
-        }
-        return life_release(d, held_delay_ms(q, d, d->claim.attempt), row_with_crashes(d->claim.crashes + 1));
+        int64_t delay_ms = held_delay_ms(q, d, d->claim.attempt);
+
+        if (!accepted)
+            return life_release(d, delay_ms, row_with_crashes(d->claim.crashes + 1));
+        fail_set(d, (struct outcome_fail){.delay_ms = delay_ms,
+                                          .changes = row_with_crashes(d->claim.crashes + 1),
+                                          .only_expired = true});
+        return step_want(OP_FAIL);
     }
     if (batches_in_company(d) && !d->request->some_completed)
-        return whole_request_failed(q, now_ms, d);
-    return life_fail(q, now_ms, d, row_as_it_is());
+        return whole_request_failed(q, now_ms, d, accepted);
+    return life_fail(q, now_ms, d, row_as_it_is(), accepted);
 }
 
 struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -1025,52 +1047,52 @@ struct step row_of_complete(struct queue *q, int64_t now_ms, struct delivery *d,
         return row_locked(now_ms, d);
     case ROW_INVALID: /* only the stored answer can be at fault: the completion matters more */
         row_refused(q, now_ms, d, r);
-        mem_clear(&d->outcome.result);
-        d->outcome.result_len = 0;
+        held_outcome(d, OUTCOME_COMPLETE);
         return step_wait(OP_COMPLETE, WAIT_AGAIN, now_ms + held_lock_wait_ms(d));
     default:
         return row_again(now_ms, d);
     }
 }
 
-static void tell_given_back(struct queue *q, int64_t now_ms, const struct delivery *d)
+static void tell_given_back(struct queue *q, int64_t now_ms, const struct delivery *d, int64_t delay_ms)
 {
     struct note *n = notes_tell_limited(q, now_ms, EVENT_GIVEN_BACK, d);
 
     counter_add(&q->counts.given_back, 1);
     if (n)
-        n->ms = d->outcome.delay_ms > 0 ? d->outcome.delay_ms : 0;
+        n->ms = delay_ms > 0 ? delay_ms : 0;
 }
 
-static void tell_failed(struct queue *q, int64_t now_ms, struct delivery *d, bool released)
+/* Answers when its next attempt is due. */
+static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool released)
 {
+    const struct outcome_fail *f = delivery_failure(d);
     struct note *n;
 
-    if (d->outcome.only_expired)
+    if (f->only_expired)
         notes_tell_limited(q, now_ms, EVENT_TOKEN_EXPIRED, d);
     if (released) {
-        tell_given_back(q, now_ms, d);
+        tell_given_back(q, now_ms, d, f->delay_ms);
     } else if (d->claim.attempt >= q->rules.max_attempts) {
         if (!life_key_waits(q, d))
-            d->outcome.delay_ms = 0; /* there is no next one: the claim will find its attempts used up */
+            return 0; /* there is no next one: the claim will find its attempts used up */
     } else {
         counter_add(&q->counts.retried, 1);
         n = notes_tell_limited(q, now_ms, EVENT_RETRY, d);
         if (n)
-            n->ms = d->outcome.delay_ms;
+            n->ms = f->delay_ms;
     }
+    return f->delay_ms;
 }
 
 /* Failed, or given back: what is next waits for its time. */
-static struct step row_waits(int64_t now_ms, struct delivery *d)
+static struct step row_waits(int64_t now_ms, struct delivery *d, int64_t delay_ms)
 {
     d->claim.has_token = d->claim.alone = false;
-    d->answer.kept_verdict = -1;
+    mem_clear(&d->answer.kept);
     d->n_waits = 0;
-    d->outcome.charge = CHARGE_NONE;
-    return step_with(
-        step_wait(OP_CLAIM, WAIT_DUE, now_ms + (d->outcome.delay_ms > 0 ? d->outcome.delay_ms : 0)),
-        EFFECT_LEAVE_REQUEST);
+    return step_with(step_wait(OP_CLAIM, WAIT_DUE, now_ms + (delay_ms > 0 ? delay_ms : 0)),
+                     EFFECT_LEAVE_REQUEST);
 }
 
 /* The window of a member ended without an answer, and its row failed: a bad mark for the limiter, once per request. */
@@ -1108,16 +1130,17 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
 {
     assert(d->op == OP_FAIL || d->op == OP_REVOKE);
     bool revoked = d->op == OP_REVOKE;
+    int64_t delay_ms;
 
     switch (r->answer) {
     case ROW_FAILED:
     case ROW_RELEASED:
-        tell_failed(q, now_ms, d, r->answer == ROW_RELEASED);
+        delay_ms = tell_failed(q, now_ms, d, r->answer == ROW_RELEASED);
         if (revoked) { /* no answer within the window */
             request_unanswered(q, now_ms, d->request);
             unanswered_counts(q, now_ms, d, r->answer == ROW_FAILED);
         }
-        return row_waits(now_ms, d);
+        return row_waits(now_ms, d, delay_ms);
     case ROW_COMPLETED:
         return row_completed(q, now_ms, d);
     case ROW_EXTENDED:
@@ -1149,12 +1172,12 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
     assert(d->op == OP_RELEASE && !d->in_request.next);
     switch (r->answer) {
     case ROW_RELEASED:
-        tell_given_back(q, now_ms, d);
-        if ((d->outcome.then_requeue || q->drain >= DRAIN_RELEASING) && returns_alone(q)) {
+        tell_given_back(q, now_ms, d, delivery_release(d)->delay_ms);
+        if ((delivery_release(d)->then_requeue || q->drain >= DRAIN_RELEASING) && returns_alone(q)) {
             d->claim.has_token = false;
             return life_requeue(q, d);
         }
-        return row_waits(now_ms, d);
+        return row_waits(now_ms, d, delivery_release(d)->delay_ms);
     case ROW_COMPLETED:
         return row_completed(q, now_ms, d);
     case ROW_LOCKED:
@@ -1164,7 +1187,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
         error_text_set(d, "given back, with a text that the database refuses", NULL);
         return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
     default: /* the row belongs to another claim, so there is nothing to release */
-        if (d->outcome.then_requeue && returns_alone(q)) {
+        if (delivery_release(d)->then_requeue && returns_alone(q)) {
             d->claim.has_token = false;
             return life_requeue(q, d);
         }
@@ -1177,10 +1200,8 @@ struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
     assert(d->op == OP_CLAIM || d->op == OP_BURY);
     d->claim.has_token = false;
     d->n_waits = 0;
-    if (d->given_up) {
-        d->outcome.letter_row = LETTER_UNCLAIMED;
-        return life_give_up(q, now_ms, d);
-    }
+    if (d->given_up)
+        return life_give_up(q, now_ms, d, LETTER_UNCLAIMED);
     if (d->row_end != ROW_END_ON_HOLD)
         notes_tell(q, EVENT_ORDER_HELD, d);
     d->row_end = ROW_END_ON_HOLD;
@@ -1191,12 +1212,12 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
 {
     struct note *n;
 
-    assert(d->op == OP_BURY && d->message && d->outcome.dead != DEAD_NONE);
+    assert(d->op == OP_BURY && d->message && delivery_dead_letter(d)->reason != DEAD_NONE);
     switch (r->answer) {
     case ROW_BURIED:
         counter_add(&q->counts.dead, 1);
         n = notes_tell(q, EVENT_DEAD, d);
-        n->reason = dead_reasons[d->outcome.dead].name;
+        n->reason = dead_reasons[delivery_dead_letter(d)->reason].name;
         n->n = r->letter;
         life_given_up_is_dead(q, d);
         return life_reject();
@@ -1212,8 +1233,7 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
         row_refused(q, now_ms, d, r);
         return step_wait(OP_BURY, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
     default:
-        d->outcome.letter_row = LETTER_CLAIMED;
-        d->outcome.unsure = false;
+        held_outcome(d, OUTCOME_NONE);
         return row_again(now_ms, d);
     }
 }
@@ -1251,12 +1271,12 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
         whose = CRASH_QUARANTINED;
     switch (whose) {
     case CRASH_CHARGED:
-        return life_fail(q, now_ms, d, row_with_crashes(crashes));
+        return life_fail(q, now_ms, d, row_with_crashes(crashes), false);
     case CRASH_UNPROVEN:
         if (unproven_may_charge(since, step, q->rules.max_backoff_ms) &&
             application_charges_unproven(q->application, now_ms, q->rules.max_backoff_ms))
             return life_fail(q, now_ms, d,
-                             (struct row_changes){.crashes = crashes, .unproven_step = step + 1});
+                             (struct row_changes){.crashes = crashes, .unproven_step = step + 1}, false);
         else
             return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_with_crashes(crashes));
     case CRASH_QUARANTINED:
@@ -1283,17 +1303,24 @@ static struct row_changes row_after_answer(const struct delivery *d)
     return d->claim.crashes > 0 && d->claim.alone ? row_with_crashes(0) : row_as_it_is();
 }
 
-struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
-                          int64_t retry_after_ms)
+static struct step life_complete(struct delivery *d, struct slice result)
 {
-    assert(!delivery_is_in_flight(d) && (d->op == OP_FORWARD || d->op == OP_REVOKE) && v < N_VERDICTS);
-    d->outcome.only_expired = false;
-    d->outcome.charge = CHARGE_NONE;
-    switch (v) {
+    held_outcome(d, OUTCOME_COMPLETE);
+    if (result.len)
+        d->outcome.complete = (struct outcome_complete){mem_copy(result.data, result.len), result.len};
+    return step_want(OP_COMPLETE);
+}
+
+struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct member_answer *a)
+{
+    assert(!delivery_is_in_flight(d) && (d->op == OP_FORWARD || d->op == OP_REVOKE));
+    held_outcome(d, OUTCOME_NONE);
+    switch (a->verdict) {
     case VERDICT_COMPLETE:
-        return step_want(OP_COMPLETE);
+        return life_complete(d, a->body);
     case VERDICT_CHECK:
-        d->answer.commit_until_ms = now_ms + q->rules.commit_grace_ms;
+        held_outcome(d, OUTCOME_CHECK);
+        d->outcome.commit_until_ms = now_ms + q->rules.commit_grace_ms;
         d->n_waits = 0;
         return step_want(OP_CHECK);
     case VERDICT_ACCEPTED:
@@ -1302,12 +1329,12 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
     case VERDICT_NOT_NOW:
     case VERDICT_UNAVAILABLE:
         if (d->outcome.http_status)
-            return life_not_now(q, d, retry_after_ms);
+            return life_not_now(q, d, a->retry_after_ms);
         return life_release(d, 0, row_as_it_is()); /* not sent: the limiter decides when to continue */
     case VERDICT_PERMANENT:
-        return life_charge(q, now_ms, d, DEAD_PERMANENT, row_after_answer(d));
+        return life_charge(q, now_ms, d, DEAD_PERMANENT, row_after_answer(d), false);
     case VERDICT_DIED:
-        return life_crashed(q, now_ms, d, retry_after_ms);
+        return life_crashed(q, now_ms, d, a->retry_after_ms);
     case VERDICT_SPLIT:
         return life_release(
             d, d->outcome.request == REQUEST_UNANSWERED ? held_delay_ms(q, d, d->claim.attempt) : 0,
@@ -1319,20 +1346,22 @@ struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
     case N_VERDICTS:
         break;
     }
-    return life_fail(q, now_ms, d, row_after_answer(d));
+    return life_fail(q, now_ms, d, row_after_answer(d), false);
 }
 
 struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    int v = d->answer.kept_verdict;
+    struct member_answer *kept = d->answer.kept;
 
-    if (v < 0 || d->phase != PHASE_WANTED)
+    if (!kept || d->phase != PHASE_WANTED)
         return step_stay();
-    d->answer.kept_verdict = -1;
+    d->answer.kept = NULL;
     /* The token is valid, or the result is unknown: then the answer counts. */
-    if (d->op != OP_FORWARD && d->op != OP_REVOKE)
-        return step_stay();
-    return life_answered(q, now_ms, d, (enum verdict)v, d->answer.kept_retry_after_ms);
+    struct step s =
+        d->op == OP_FORWARD || d->op == OP_REVOKE ? life_answered(q, now_ms, d, kept) : step_stay();
+
+    free(kept);
+    return s;
 }
 
 /* --- time --- */
@@ -1345,11 +1374,12 @@ struct step life_window_over(struct queue *q, struct delivery *d)
     snprintf(text, sizeof(text), "no answer within the window of %lld ms",
              (long long)q->rules.token_window_ms);
     error_text_set(d, text, NULL);
-    d->outcome.only_expired = true;
     d->outcome.http_status = 0;
     d->outcome.request = REQUEST_UNANSWERED;
-    d->outcome.changes = row_capped(d, row_as_it_is());
-    d->outcome.delay_ms = held_delay_ms(q, d, d->claim.attempt);
+    fail_set(d, (struct outcome_fail){.delay_ms = held_delay_ms(q, d, d->claim.attempt),
+                                      .changes = row_as_it_is(),
+                                      .charged = true,
+                                      .only_expired = true});
     return step_want(OP_REVOKE);
 }
 
@@ -1381,7 +1411,7 @@ static struct step life_mismatches_leader(struct queue *q, int64_t now_ms, struc
     buf_add_hex(&text, leader->fingerprint, sizeof(leader->fingerprint));
     buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
                now_ms - leader->copy.received_ms);
-    struct step s = life_die(q, now_ms, d, DEAD_BODY_MISMATCH, true, buf_text(&text));
+    struct step s = life_die(q, now_ms, d, DEAD_BODY_MISMATCH, LETTER_ROWLESS, buf_text(&text));
     buf_deinit(&text);
     return s;
 }
@@ -1436,9 +1466,9 @@ static struct step life_circled(const struct queue *q, struct delivery *d)
 {
     if (d->op == OP_REJECT)
         return life_reject();
-    if (!q->share->brake.on || d->outcome.charge != CHARGE_ATTEMPT)
+    if (!q->share->brake.on || !delivery_dead_letter(d)->charged)
         return step_want(d->op);
-    d->outcome.charge = CHARGE_NONE;
+    d->outcome.dead_letter.charged = false;
     return step_wait(d->op, WAIT_BRAKE, INT64_MAX);
 }
 
@@ -1475,12 +1505,12 @@ static void life_spare_deaths(struct queue *q, int64_t now_ms)
     {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
-        if (d->outcome.charge != CHARGE_ATTEMPT)
+        if (!delivery_dead_letter(d)->charged)
             continue;
-        d->outcome.charge = CHARGE_NONE;
+        d->outcome.dead_letter.charged = false;
         life_take(q, now_ms, d, FACT_BREAKER,
                   d->claim.has_token ? life_release(d, held_delay_ms(q, d, ++d->n_given_back),
-                                                    row_with_crashes(d->outcome.changes.crashes))
+                                                    row_with_crashes(d->claim.crashes))
                                      : step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX));
     }
 }
@@ -1500,7 +1530,8 @@ static void life_breaker_reset(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_list);
 
         life_take(q, now_ms, d, FACT_BREAKER,
-                  d->op == OP_BURY ? life_die(q, now_ms, d, d->outcome.dead, delivery_is_rowless(d), NULL)
+                  d->op == OP_BURY ? life_die(q, now_ms, d, delivery_dead_letter(d)->reason,
+                                              delivery_dead_letter(d)->row, NULL)
                                    : step_want(d->op));
     }
 }
@@ -1573,7 +1604,7 @@ void life_send(struct queue *q, int64_t now_ms, struct request *r)
         life_go(q, now_ms, d, FACT_TURN, step_sent(d));
         assert(d->phase == PHASE_SENT);
         d->tried_ms = now_ms;
-        d->answer.kept_verdict = -1;
+        mem_clear(&d->answer.kept);
         d->answer.put_off = false;
     }
     request_send(q, now_ms, r);

@@ -125,14 +125,16 @@ struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *
 struct step life_window_over(struct queue *q, struct delivery *d);
 
 /* The application's answer to its request. STEP_STAY: the answer is kept until the row has answered. */
-struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
-                          int64_t retry_after_ms);
+struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct member_answer *a);
 
 /* An answer that was kept, after the row has answered. */
 struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* Ready to be claimed: now, or in turn with the trials while everything fails. */
 struct step life_claim(const struct queue *q, const struct delivery *d);
+
+/* Whether a failure that is about to be written is charged: known when it is sent. */
+void life_fail_charged(struct delivery *d, bool charged);
 
 /* Releases the claim: the failure is not the message's own. */
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes);
@@ -142,15 +144,15 @@ struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms);
 
 /* Gives a message up without a faulty attempt (no id, mismatch, too old …); while the circuit breaker is on,
  * it is held. */
-struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why, bool rowless,
-                     const char *text);
+struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
+                     enum letter_row row, const char *text);
 
 /* An operator has given it up, as an answer about its row shows. */
-struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d);
+struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d, enum letter_row row);
 
 /* Row and dead letter must be written in any case. */
 struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
-                             bool rowless);
+                             enum letter_row row);
 
 /* Another owner's claim would have to be waited for, and the broker could drop the message meanwhile: it is
  * stored whole, and rejected. If it waits to be given up because of the circuit breaker, the letter has its

@@ -10,14 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void keep_result(struct queue *q, struct delivery *d, struct slice body)
+/* The row is being asked whether the window is over: the answer counts if the token is still valid. */
+static void keep_answer(struct delivery *d, const struct member_answer *a)
 {
-    mem_clear(&d->outcome.result); /* of an earlier attempt, whose completion was not written */
-    d->outcome.result_len = 0;
-    if (!q->rules.store_response_bytes || !body.len || body.len > q->rules.store_response_bytes)
-        return;
-    d->outcome.result = mem_copy(body.data, body.len);
-    d->outcome.result_len = body.len;
+    struct member_answer *kept = mem_zalloc(1, sizeof(*kept) + a->body.len);
+    char *body = (char *)(kept + 1);
+
+    *kept = *a;
+    if (a->body.len)
+        memcpy(body, a->body.data, a->body.len);
+    kept->body.data = body;
+    free(d->answer.kept);
+    d->answer.kept = kept;
 }
 
 /* The answer is that of one member. */
@@ -25,20 +29,20 @@ void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum v
                      const struct answer *a)
 {
     assert(!d->in_request.next && v < N_VERDICTS);
-    if (v == VERDICT_COMPLETE)
-        keep_result(q, d, a->body);
+    bool is_stored = v == VERDICT_COMPLETE && a->body.len <= q->rules.store_response_bytes;
+    const struct member_answer own = {
+        .verdict = v, .retry_after_ms = a->retry_after_ms, .body = is_stored ? a->body : (struct slice){0}};
+
     error_text_set(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
     d->outcome.http_status = a->status;
     /* A proxy says 504 when its patience ends: the application works on. */
     d->outcome.request = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504)
                              ? REQUEST_UNANSWERED
                              : REQUEST_ANSWERED;
-    if (d->op == OP_FORWARD ||
-        d->phase == PHASE_WANTED) { /* else the row is being asked whether the window is over */
-        d->answer.kept_verdict = -1;
-        life_go(q, now_ms, d, FACT_ANSWER, life_answered(q, now_ms, d, v, a->retry_after_ms));
+    if (d->op != OP_FORWARD && d->phase != PHASE_WANTED) {
+        keep_answer(d, &own);
         return;
     }
-    d->answer.kept_verdict = (int)v;
-    d->answer.kept_retry_after_ms = a->retry_after_ms;
+    mem_clear(&d->answer.kept);
+    life_go(q, now_ms, d, FACT_ANSWER, life_answered(q, now_ms, d, &own));
 }

@@ -70,7 +70,7 @@ static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct deli
     if (a->was_here)
         order_watch_loop(q, now_ms, d);
     if (!a->has_key && q->rules.unkeyed_is_dead)
-        return life_die(q, now_ms, d, DEAD_NO_KEY, true,
+        return life_die(q, now_ms, d, DEAD_NO_KEY, LETTER_ROWLESS,
                         a->no_key_text ? a->no_key_text
                                        : "the message has no key where order.key looks for it");
     if (!a->has_key)
@@ -112,7 +112,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
         d->given_up = life_is_given_up(q, d);
     life_go(q, now_ms, d, FACT_DELIVERED,
             !d->message             ? arrived_without_body(q, now_ms, d)
-            : a->no_id != DEAD_NONE ? life_die(q, now_ms, d, a->no_id, true, a->no_id_text)
+            : a->no_id != DEAD_NONE ? life_die(q, now_ms, d, a->no_id, LETTER_ROWLESS, a->no_id_text)
             : q->rules.ordered      ? arrived_in_order(q, now_ms, d, a)
                                     : life_join(q, now_ms, d));
 }

@@ -6,7 +6,10 @@
 #include "core/pauses.h"
 #include "core/quarantine.h"
 
+#include "onceward/base/mem.h"
+
 #include <assert.h>
+#include <stdlib.h>
 
 enum {
     N_RECLAIMS_MAX = 2,    /* new windows for one attempt, before it is forwarded with a short one */
@@ -160,14 +163,10 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
     d->claim.alone = alone;
     d->claim.trial = q->share->brake.on;
     d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
-    d->outcome.only_expired = d->outcome.then_requeue = false;
-    d->outcome.letter_row = LETTER_CLAIMED;
-    d->outcome.charge = CHARGE_NONE;
+    held_outcome(d, OUTCOME_NONE);
     d->outcome.request = REQUEST_ANSWERED;
-    d->outcome.changes = row_as_it_is();
     d->outcome.http_status = d->claim.next_cap = 0;
-    d->answer.kept_verdict = -1;
-    d->answer.commit_until_ms = 0;
+    mem_clear(&d->answer.kept);
 }
 
 static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, bool alone,

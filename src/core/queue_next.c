@@ -199,14 +199,14 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
         bool spared =
             q->share->brake.on || life_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
 
-        action_at(k)->outcome.charge = spared ? CHARGE_SPARED : CHARGE_NONE;
+        life_fail_charged(action_at(k), !spared);
         return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
     }
     k = list_first(&q->held.wanted[OP_FAIL]);
     if (!k)
         return false;
-    if (action_at(k)->outcome.charge == CHARGE_ATTEMPT && life_is_tainted(q, action_at(k)))
-        action_at(k)->outcome.charge = CHARGE_SPARED;
+    if (delivery_failure(action_at(k))->charged && life_is_tainted(q, action_at(k)))
+        life_fail_charged(action_at(k), false);
     return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
 }
 
@@ -224,15 +224,15 @@ static size_t n_open(const struct queue *q)
  * shows that the message is at fault. */
 static bool others_may_fail(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return d->outcome.charge == CHARGE_ATTEMPT && q->share->brake.threshold && q->share->brake.n &&
-           !q->drain && now_ms - d->ready_ms < DEATH_WAIT_MS;
+    return delivery_dead_letter(d)->charged && q->share->brake.threshold && q->share->brake.n && !q->drain &&
+           now_ms - d->ready_ms < DEATH_WAIT_MS;
 }
 
 /* Giving a message up waits while other answers may show whether it is at fault; for half a window at most,
  * since the token must still be the row's. */
 static bool death_waits(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return d->outcome.charge == CHARGE_ATTEMPT && brake_may_set(&q->share->brake, n_open(q)) &&
+    return delivery_dead_letter(d)->charged && brake_may_set(&q->share->brake, n_open(q)) &&
            now_ms - d->ready_ms <= q->rules.token_window_ms / 2;
 }
 
@@ -256,7 +256,7 @@ bool queue_take_large_letter(struct queue *q)
 /* Was it given up because of an answer, which an aborted transaction may have caused? Age needs no request. */
 static bool was_refused(const struct delivery *d)
 {
-    return d->outcome.dead != DEAD_TOO_OLD;
+    return delivery_dead_letter(d)->reason != DEAD_TOO_OLD;
 }
 
 static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
@@ -272,13 +272,13 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
             return false;
         if (others_may_fail(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
-        if (was_refused(d) && d->outcome.charge == CHARGE_ATTEMPT && d->claim.has_token &&
+        if (was_refused(d) && delivery_dead_letter(d)->charged && d->claim.has_token &&
             life_is_tainted(q, d)) {
             life_go(q, now_ms, d, FACT_TURN,
                     life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));
             continue;
         }
-        assert(d->message && d->outcome.dead != DEAD_NONE);
+        assert(d->message && delivery_dead_letter(d)->reason != DEAD_NONE);
         if (letter_can_go(q, d, can)) {
             action_take(q, now_ms, d, ACTION_DATABASE, ret);
             ret->new_token = queue_letter_is_new(d);

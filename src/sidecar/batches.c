@@ -82,6 +82,7 @@ bool batches_can(const struct sidecar *s, const struct lane *l, enum operation o
 static void letter_fill(struct letters *all, size_t i, const struct lane *l, const struct delivery *d)
 {
     const struct message *m = d->message;
+    const struct outcome_dead_letter *dead = delivery_dead_letter(d);
     struct inbox_letter *letter = &all->items[i];
 
     if (!i) {
@@ -93,12 +94,12 @@ static void letter_fill(struct letters *all, size_t i, const struct lane *l, con
     properties_to_json(&all->properties, m);
     fields_to_json(&all->headers, m->headers, m->n_headers, true);
     *letter = (struct inbox_letter){
-        .reason = dead_reasons[d->outcome.dead].name,
+        .reason = dead_reasons[dead->reason].name,
         .queue = l->config->queue,
         .rowless = delivery_is_rowless(d),
         .looked_for = queue_letter_is_looked_for(d),
-        .exhausted = d->outcome.letter_row == LETTER_UNCLAIMED,
-        .holds = d->outcome.holds,
+        .exhausted = dead->row == LETTER_UNCLAIMED,
+        .holds = dead->holds,
         .attempts = d->claim.attempt + d->claim.takeovers,
         .body = {m->body, m->body_len},
         .content_type = m->properties[PROPERTY_CONTENT_TYPE],
@@ -139,6 +140,26 @@ static void letters_finish(struct letters *all, size_t n)
     all->bytes = 0;
 }
 
+static void outcome_fill(struct inbox_item *item, const struct delivery *d)
+{
+    enum outcome_kind kind = outcome_kind_of(d->op);
+
+    if (kind == OUTCOME_COMPLETE)
+        item->result = (struct slice){d->outcome.complete.result, d->outcome.complete.result_len};
+    if (kind == OUTCOME_FAIL) {
+        item->only_expired = delivery_failure(d)->only_expired;
+        item->give_back = !delivery_failure(d)->charged;
+    }
+    if (kind == OUTCOME_FAIL || kind == OUTCOME_RELEASE) {
+        const struct row_changes *changes = delivery_changes(d);
+
+        item->delay_ms = delivery_delay_ms(d);
+        item->crashes = changes->crashes;
+        item->unproven_step = changes->unproven_step;
+        item->batch_cap = changes->batch_cap;
+    }
+}
+
 void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new_token)
 {
     enum inbox_op kind = kind_of(l, d->op);
@@ -156,15 +177,9 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new
         .deaths = d->copy.deaths,
         .alone = d->claim.alone,
         .http_status = d->outcome.http_status,
-        .result = {d->outcome.result, d->outcome.result_len},
         .error = slice_of(d->outcome.said ? d->outcome.said : d->outcome.error),
-        .delay_ms = d->outcome.delay_ms,
-        .crashes = d->outcome.changes.crashes,
-        .unproven_step = d->outcome.changes.unproven_step,
-        .batch_cap = d->outcome.changes.batch_cap,
-        .only_expired = d->outcome.only_expired,
-        .give_back = d->outcome.charge == CHARGE_SPARED,
     };
+    outcome_fill(item, d);
     if (d->message)
         item->message_type = d->message->properties[PROPERTY_TYPE];
     memcpy(item->token, d->claim.token, sizeof(item->token));

@@ -134,10 +134,10 @@ static void check_wait(struct world *w, const struct batch_item *item, const str
     switch (meaning_of(w, p)) {
     case MEANS_NOT_NOW:
         if (p->retry_after_ms >= 0) {
-            if (delay != p->retry_after_ms && !d->outcome.then_requeue)
+            if (delay != p->retry_after_ms && !delivery_release(d)->then_requeue)
                 oracle_broken(w, "retry-after", "%s waits for %lld ms, and Retry-After says %lld",
                               item->truth->id, (long long)delay, (long long)p->retry_after_ms);
-        } else if (!d->outcome.then_requeue) {
+        } else if (!delivery_release(d)->then_requeue) {
             check_backoff(w, item, item->truth->free[p->sidecar->index].n_not_now,
                           item->truth->free[p->sidecar->index].n_free, false);
         }
@@ -320,7 +320,7 @@ static void check_death(struct world *w, const struct sidecar *s, const struct d
     const struct queue *q = &s->queues[item->queue].core;
     bool decided_before = d->ready_ms <= q->share->brake.since_ms;
 
-    if (!q->share->brake.on || decided_before || d->outcome.unsure || item->truth->given_up ||
+    if (!q->share->brake.on || decided_before || delivery_dead_letter(d)->unsure || item->truth->given_up ||
         item->reason == DEAD_OPERATOR || item->reason == DEAD_DELIVERY_LIMIT)
         return;
     if (oracle_is_near(w, item->copy) ||

@@ -76,26 +76,36 @@ static void make_token(struct sidecar *s, struct delivery *d)
     memcpy(d->claim.token + 8, &b, 8);
 }
 
+static void fill_outcome(const struct delivery *d, struct inbox_ask *ask)
+{
+    if (d->op == OP_FAIL || d->op == OP_REVOKE || d->op == OP_RELEASE) {
+        ask->delay_us = delivery_delay_ms(d) * 1000;
+        ask->crashes = delivery_changes(d)->crashes;
+        ask->unproven_step = delivery_changes(d)->unproven_step;
+        ask->batch_cap = delivery_changes(d)->batch_cap;
+        ask->give_back = d->op == OP_RELEASE || !delivery_failure(d)->charged;
+        ask->only_expired = delivery_fails_expired(d);
+    } else if (d->op == OP_BURY) {
+        const struct outcome_dead_letter *dead = delivery_dead_letter(d);
+
+        ask->exhausted = dead->row == LETTER_UNCLAIMED;
+        ask->near_limit = dead->reason != DEAD_ATTEMPTS;
+        ask->holds = dead->holds;
+        ask->looked_for = queue_letter_is_looked_for(d);
+    }
+}
+
 static void fill_ask(const struct delivery *d, struct batch_item *item)
 {
     struct inbox_ask *ask = &item->ask;
 
     *ask = (struct inbox_ask){.body = (uint8_t)(d->fingerprint[0] - 7),
                               .alone = d->claim.alone,
-                              .only_expired = d->outcome.only_expired,
-                              .give_back = d->outcome.charge == CHARGE_SPARED,
-                              .exhausted = d->outcome.letter_row == LETTER_UNCLAIMED,
-                              .near_limit = d->outcome.dead != DEAD_ATTEMPTS,
-                              .holds = d->outcome.holds,
-                              .delay_us = d->outcome.delay_ms * 1000,
-                              .crashes = d->outcome.changes.crashes,
-                              .unproven_step = d->outcome.changes.unproven_step,
-                              .batch_cap = d->outcome.changes.batch_cap,
-                              .deaths = d->copy.deaths,
-                              .looked_for = queue_letter_is_looked_for(d)};
+                              .crashes = -1,
+                              .unproven_step = -1,
+                              .deaths = d->copy.deaths};
     memcpy(ask->token, d->claim.token, 16);
-    if (d->op == OP_RELEASE)
-        ask->give_back = true;
+    fill_outcome(d, ask);
 }
 
 static bool is_in(const struct batch *b, const struct batch_item *item)
@@ -131,7 +141,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                               .copy = m,
                               .rowless = delivery_is_rowless(d),
                               .has_body = d->message != NULL,
-                              .reason = d->outcome.dead};
+                              .reason = d->op == OP_BURY ? delivery_dead_letter(d)->reason : DEAD_NONE};
 
     fill_ask(d, &item);
     TRACE(w, "sidecar %d: %s %s", s->index, operation_info(d->op)->name, m->truth->id);

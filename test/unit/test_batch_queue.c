@@ -82,13 +82,13 @@ static void at_database(struct world *w, struct delivery *d)
             r.wait_ms = w->extended_until - w->now;
             break;
         }
-        r.answer = d->op == OP_RELEASE || d->outcome.charge == CHARGE_SPARED ? ROW_RELEASED : ROW_FAILED;
+        r.answer = d->op == OP_RELEASE || !delivery_failure(d)->charged ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
-        if (d->outcome.changes.batch_cap > 0)
-            w->caps[n] = d->outcome.changes.batch_cap;
-        if (d->outcome.changes.crashes >= 0)
-            w->crashes[n] = d->outcome.changes.crashes;
-        w->due[n] = w->now + d->outcome.delay_ms;
+        if (delivery_changes(d)->batch_cap > 0)
+            w->caps[n] = delivery_changes(d)->batch_cap;
+        if (delivery_changes(d)->crashes >= 0)
+            w->crashes[n] = delivery_changes(d)->crashes;
+        w->due[n] = w->now + delivery_delay_ms(d);
         if (w->due_step)
             w->due[n] = (w->due[n] / w->due_step + 1) * w->due_step;
         break;

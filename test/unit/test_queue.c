@@ -104,16 +104,16 @@ static void at_database(struct world *w, struct delivery *d)
     case OP_FAIL:
     case OP_REVOKE:
     case OP_RELEASE:
-        r.answer = d->op == OP_RELEASE || d->outcome.charge == CHARGE_SPARED ? ROW_RELEASED : ROW_FAILED;
+        r.answer = d->op == OP_RELEASE || !delivery_failure(d)->charged ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
         w->n_rows[n] = 4;
-        w->due[n] = w->now + d->outcome.delay_ms;
+        w->due[n] = w->now + delivery_delay_ms(d);
         break;
     case OP_BURY:
         r.answer = ROW_BURIED;
         w->n_rows[n] = 3;
         w->n_letters++;
-        w->n_dead[n] = (int)d->outcome.dead + 1;
+        w->n_dead[n] = (int)delivery_dead_letter(d)->reason + 1;
         break;
     default:
         fail();
@@ -1600,7 +1600,7 @@ static void test_a_letter_without_a_row_keeps_its_reason(void **state)
                 carry_out(w, &a);
                 continue;
             }
-            assert_int_equal(a.d->outcome.dead, DEAD_NO_MESSAGE_ID);
+            assert_int_equal(delivery_dead_letter(a.d)->reason, DEAD_NO_MESSAGE_ID);
             n_asked++;
             w->n_rows[0] = 3;
             queue_row(&w->q, w->now, a.d->ref, &locked);

@@ -56,7 +56,7 @@ static void at_database(struct world *w, struct delivery *d)
     }
     if (d->op == OP_BURY) {
         w->n_buried++;
-        w->dead = d->outcome.dead;
+        w->dead = delivery_dead_letter(d)->reason;
         snprintf(w->text, sizeof(w->text), "%s", d->outcome.error);
         w->rowless = delivery_is_rowless(d);
         r.answer = ROW_BURIED;

@@ -63,7 +63,7 @@ static void test_each_answer_has_its_step(void **state)
 /* A wait with full jitter, but at least a tenth of its bound. */
 static void assert_backoff(const struct delivery *d, int64_t bound_ms)
 {
-    assert_in_range(d->outcome.delay_ms, bound_ms / 10, bound_ms);
+    assert_in_range(delivery_delay_ms(d), bound_ms / 10, bound_ms);
 }
 
 static void test_a_failure_waits_longer_each_time(void **state)
@@ -77,14 +77,14 @@ static void test_a_failure_waits_longer_each_time(void **state)
         bed_answer(b, d, 500);
         if (attempt == 8) {
             bed_wants(d, OP_BURY);
-            assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
-            assert_int_equal(d->outcome.letter_row, LETTER_CLAIMED);
+            assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
+            assert_int_equal(delivery_dead_letter(d)->row, LETTER_CLAIMED);
         } else {
             bed_wants(d, OP_FAIL);
-            assert_int_equal(d->outcome.charge, CHARGE_ATTEMPT);
-            assert_false(d->outcome.only_expired);
+            assert_true(delivery_failure(d)->charged);
+            assert_false(delivery_failure(d)->only_expired);
             assert_backoff(d, bounds[attempt - 1]);
-            assert_int_equal(d->outcome.changes.crashes, -1);
+            assert_int_equal(delivery_failure(d)->changes.crashes, -1);
         }
         assert_string_equal(d->outcome.error, "answered 500");
         assert_int_equal(d->outcome.http_status, 500);
@@ -101,8 +101,8 @@ static void test_a_failure_without_an_end_waits_for_a_window(void **state)
     bed_answer(b, d, 504);
     bed_wants(d, OP_RELEASE);
     assert_int_equal(d->outcome.request, REQUEST_UNANSWERED);
-    assert_int_equal(d->outcome.delay_ms, BED_WINDOW_MS);
-    assert_int_equal(d->outcome.changes.crashes, 1);
+    assert_int_equal(delivery_delay_ms(d), BED_WINDOW_MS);
+    assert_int_equal(delivery_release(d)->changes.crashes, 1);
     bed_answer(b, other, 502);
     assert_int_equal(other->outcome.request, REQUEST_CRASHED);
     assert_backoff(other, 1000);
@@ -123,15 +123,17 @@ static void test_not_now_waits_as_asked(void **state)
             b, d,
             (struct answer){.kind = ANSWER_STATUS, .status = 409, .retry_after_ms = cases[i].retry_after_ms});
         bed_wants(d, OP_RELEASE);
-        assert_in_range(d->outcome.delay_ms, cases[i].least, cases[i].most);
+        int64_t delay_ms = delivery_delay_ms(d);
+
+        assert_in_range(delay_ms, cases[i].least, cases[i].most);
         assert_true(d->answer.put_off);
         assert_int_equal(d->n_given_back, 1);
         assert_ptr_equal(bed_asks(b, OP_RELEASE), d);
         bed_row(b, d, ROW_RELEASED);
-        bed_waits(b, d, OP_CLAIM, WAIT_DUE, d->outcome.delay_ms);
+        bed_waits(b, d, OP_CLAIM, WAIT_DUE, delay_ms);
         assert_int_equal(b->q.counts.given_back.total, 1);
-        assert_int_equal(bed_next(b), !d->outcome.delay_ms);
-        assert_int_equal(bed_told(b, EVENT_GIVEN_BACK)->ms, d->outcome.delay_ms);
+        assert_int_equal(bed_next(b), !delay_ms);
+        assert_int_equal(bed_told(b, EVENT_GIVEN_BACK)->ms, delay_ms);
         bed_end(b);
     }
 }
@@ -148,7 +150,7 @@ static void test_not_now_again_and_again_waits_longer(void **state)
         assert_backoff(d, 1000 << (n - 1));
         bed_asks(b, OP_RELEASE);
         bed_row(b, d, ROW_RELEASED);
-        bed_pass(b, d->outcome.delay_ms);
+        bed_pass(b, delivery_delay_ms(d));
         bed_asks(b, OP_CLAIM);
         bed_row(b, d, ROW_CLAIMED);
         bed_does(b, ACTION_FORWARD);
@@ -164,7 +166,7 @@ static void test_what_was_not_sent_waits_for_the_probe_alone(void **state)
 
     bed_answer_of(b, d, (struct answer){.kind = ANSWER_UNREACHABLE, .refused = true, .retry_after_ms = -1});
     bed_wants(d, OP_RELEASE);
-    assert_int_equal(d->outcome.delay_ms, 0);
+    assert_int_equal(delivery_delay_ms(d), 0);
     assert_int_equal(d->n_given_back, 0);
     assert_true(b->q.pauses[PAUSE_APPLICATION].since_ms > 0);
     assert_true(b->application.gone);
@@ -178,10 +180,10 @@ static void test_a_permanent_answer_is_a_dead_letter(void **state)
 
     bed_answer(b, d, 400);
     bed_wants(d, OP_BURY);
-    assert_int_equal(d->outcome.dead, DEAD_PERMANENT);
-    assert_int_equal(d->outcome.charge, CHARGE_ATTEMPT);
-    assert_int_equal(d->outcome.letter_row, LETTER_CLAIMED);
-    assert_false(d->outcome.holds);
+    assert_int_equal(delivery_dead_letter(d)->reason, DEAD_PERMANENT);
+    assert_true(delivery_dead_letter(d)->charged);
+    assert_int_equal(delivery_dead_letter(d)->row, LETTER_CLAIMED);
+    assert_false(delivery_dead_letter(d)->holds);
     bed_rest(b); /* others may fail as well */
     bed_pass(b, 1000);
     assert_ptr_equal(bed_asks(b, OP_BURY), d);
@@ -217,13 +219,13 @@ static void test_a_commit_has_a_grace_period(void **state)
     bed_row(b, d, ROW_CLAIMED);
     bed_wants(d, OP_FAIL);
     assert_string_equal(d->outcome.error, "answered 200 without completing the token");
-    assert_false(d->outcome.only_expired);
+    assert_false(delivery_failure(d)->only_expired);
     assert_backoff(d, 1000);
     bed_asks(b, OP_FAIL);
     bed_row(b, d, ROW_FAILED);
-    bed_waits(b, d, OP_CLAIM, WAIT_DUE, d->outcome.delay_ms);
+    bed_waits(b, d, OP_CLAIM, WAIT_DUE, delivery_delay_ms(d));
     bed_rest(b);
-    assert_int_equal(bed_told(b, EVENT_RETRY)->ms, d->outcome.delay_ms);
+    assert_int_equal(bed_told(b, EVENT_RETRY)->ms, delivery_delay_ms(d));
     assert_int_equal(b->q.counts.retried.total, 1);
     assert_int_equal(b->q.counts.given_back.total, 0);
     assert_non_null(bed_told(b, EVENT_ANSWERED_BEFORE_COMMIT));
@@ -302,9 +304,9 @@ static void test_accepted_is_watched_until_its_window_ends(void **state)
     }
     assert_int_equal(b->now, ends);
     bed_wants(d, OP_FAIL);
-    assert_true(d->outcome.only_expired);
+    assert_true(delivery_failure(d)->only_expired);
     assert_int_equal(d->outcome.request, REQUEST_UNANSWERED);
-    assert_true(d->outcome.delay_ms >= BED_WINDOW_MS);
+    assert_true(delivery_delay_ms(d) >= BED_WINDOW_MS);
     assert_string_equal(d->outcome.error, "accepted with 202, and not completed within the window");
     bed_asks(b, OP_FAIL);
     assert_int_equal(b->application.n_accepted, 0); /* its slot is free */
@@ -347,11 +349,11 @@ static void test_the_end_of_a_window_revokes_the_token(void **state)
     bed_rest(b);
     bed_pass(b, 1);
     assert_ptr_equal(bed_asks(b, OP_REVOKE), d);
-    assert_true(d->outcome.only_expired);
+    assert_true(delivery_failure(d)->only_expired);
     assert_int_equal(d->outcome.request, REQUEST_UNANSWERED);
-    assert_int_equal(d->outcome.charge, CHARGE_NONE);
+    assert_true(delivery_failure(d)->charged);
     assert_int_equal(d->outcome.http_status, 0);
-    assert_int_equal(d->outcome.delay_ms, BED_WINDOW_MS);
+    assert_int_equal(delivery_delay_ms(d), BED_WINDOW_MS);
     assert_string_equal(d->outcome.error, "no answer within the window of 30000 ms");
     bed_row_of(b, d, (struct row){.answer = ROW_EXTENDED, .wait_ms = 700, .unproven_ms = -1});
     assert_int_equal(d->op, OP_FORWARD);
@@ -402,7 +404,7 @@ static void test_a_kept_answer_is_void_when_the_token_is(void **state)
     bed_answer(b, d, 200);
     bed_row(b, d, ROW_FAILED);
     bed_waits(b, d, OP_CLAIM, WAIT_DUE, BED_WINDOW_MS);
-    assert_int_equal(d->answer.kept_verdict, -1);
+    assert_null(d->answer.kept);
     bed_end(b);
 }
 
@@ -419,7 +421,7 @@ static void test_an_empty_answer_stores_nothing(void **state)
                   (struct answer){
                       .kind = ANSWER_STATUS, .status = 200, .retry_after_ms = -1, .body = slice_of("first")});
     assert_ptr_equal(bed_asks(b, OP_COMPLETE), d);
-    assert_int_equal(d->outcome.result_len, strlen("first"));
+    assert_int_equal(d->outcome.complete.result_len, strlen("first"));
     bed_row(b, d, ROW_LOST);
     bed_pass(b, 20);
     assert_ptr_equal(bed_asks(b, OP_CLAIM), d);
@@ -427,7 +429,7 @@ static void test_an_empty_answer_stores_nothing(void **state)
     bed_does(b, ACTION_FORWARD);
     bed_answer(b, d, 200);
     assert_ptr_equal(bed_asks(b, OP_COMPLETE), d);
-    assert_int_equal(d->outcome.result_len, 0);
+    assert_int_equal(d->outcome.complete.result_len, 0);
     bed_end(b);
 }
 
@@ -561,7 +563,7 @@ static void test_max_age_is_applied_to_a_claim(void **state)
         bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .age_ms = cases[i].age_ms, .unproven_ms = -1});
         bed_wants(d, cases[i].dies ? OP_BURY : OP_FORWARD);
         if (cases[i].dies) {
-            assert_int_equal(d->outcome.dead, DEAD_TOO_OLD);
+            assert_int_equal(delivery_dead_letter(d)->reason, DEAD_TOO_OLD);
             assert_string_equal(d->outcome.error, "older than max_age");
         }
         bed_end(b);
@@ -581,8 +583,8 @@ static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
                             .detail = SLICE("answered 500: \"x\""),
                             .unproven_ms = -1});
     bed_wants(d, OP_BURY);
-    assert_int_equal(d->outcome.letter_row, LETTER_UNCLAIMED);
-    assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
+    assert_int_equal(delivery_dead_letter(d)->row, LETTER_UNCLAIMED);
+    assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
     assert_int_equal(d->claim.attempt, 8);
     assert_int_equal(d->claim.takeovers, 2);
     assert_false(d->claim.has_token);

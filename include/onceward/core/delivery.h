@@ -5,10 +5,12 @@
 #include "onceward/base/slice.h"
 #include "onceward/core/keys.h"
 #include "onceward/core/operation.h"
+#include "onceward/core/outcome.h"
 #include "onceward/core/reasons.h"
 #include "onceward/core/request.h"
 #include "onceward/core/timers.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -54,16 +56,20 @@ struct delivery_claim {
     int64_t window_ends_ms; /* this side's clock, measured before the claim was sent */
 };
 
+/* The part of an answer that is one member's. */
+struct member_answer {
+    enum verdict verdict;
+    int64_t retry_after_ms;
+    struct slice body; /* to be stored with the completion */
+};
+
 /* The application's answer, when the row must still be read. */
 struct delivery_answer {
-    int64_t accepted_until_ms; /* 202: the row is read again until then; 0: not accepted */
-    int64_t commit_until_ms;   /* 2xx: the row must be completed by then; 0: no such wait */
-    bool put_off;              /* its latest answer was "not now" */
-    int n_refused;             /* answers 429 and 503 in a row to requests with several messages, */
-    uint64_t n_succeeded;      /* and the application's successes before the first of these requests */
-    int kept_verdict;          /* verdict of an answer that arrived during the question about the window; -1:
-                                  none */
-    int64_t kept_retry_after_ms;
+    int64_t accepted_until_ms;  /* 202: the row is read again until then; 0: not accepted */
+    bool put_off;               /* its latest answer was "not now" */
+    int n_refused;              /* answers 429 and 503 in a row to requests with several messages, */
+    uint64_t n_succeeded;       /* and the application's successes before the first of these requests */
+    struct member_answer *kept; /* arrived during the question about the window; NULL: none. Owned */
 };
 
 /* Can it be renewed near the delivery limit? */
@@ -96,13 +102,6 @@ enum request_end {
     REQUEST_UNANSWERED, /* no answer in time, or 504: the application may still be at work */
 };
 
-/* Is the failure that is being written the message's own? */
-enum charge {
-    CHARGE_NONE,    /* not decided, or released */
-    CHARGE_ATTEMPT, /* charged, and counted for the circuit breaker */
-    CHARGE_SPARED,  /* fail: without charging the attempt */
-};
-
 /* The row of a message that becomes a dead letter. */
 enum letter_row {
     LETTER_CLAIMED,   /* with the token of this delivery */
@@ -110,23 +109,56 @@ enum letter_row {
     LETTER_ROWLESS,   /* there is none: no usable id, or the row has another body */
 };
 
-/* The outcome to be written, and the errors. */
+/* The outcome that is to be written, or was written last, by the operation that writes it. */
+enum outcome_kind {
+    OUTCOME_NONE, /* the row is only claimed or read */
+    OUTCOME_CHECK,
+    OUTCOME_COMPLETE,
+    OUTCOME_FAIL, /* also by REVOKE */
+    OUTCOME_RELEASE,
+    OUTCOME_DEAD_LETTER,
+};
+
+struct outcome_complete {
+    char *result; /* to be stored. Owned */
+    size_t result_len;
+};
+
+struct outcome_fail {
+    int64_t delay_ms; /* until the next attempt */
+    struct row_changes changes;
+    bool charged;      /* the failure is the message's own; else its claim is released */
+    bool only_expired; /* unless the token was extended */
+};
+
+struct outcome_release {
+    int64_t delay_ms; /* negative: that long after the end of the window */
+    struct row_changes changes;
+    bool then_requeue;
+};
+
+struct outcome_dead_letter {
+    enum dead_reason reason;
+    enum letter_row row;
+    bool charged; /* the failure is the message's own, as far as the circuit breaker knows */
+    bool holds;   /* the row is held, and there is no letter */
+    bool unsure;  /* sent before, with an unknown outcome */
+};
+
+/* How the latest attempt ended, and the outcome to be written. */
 struct delivery_outcome {
     int http_status;
-    int64_t delay_ms; /* until the next attempt; release, fail */
     enum request_end request;
-    bool only_expired; /* fail: unless the token was extended */
-    enum charge charge;
-    bool then_requeue;          /* release, then requeue */
-    struct row_changes changes; /* fail, release */
-    enum dead_reason dead;      /* bury */
-    enum letter_row letter_row; /* bury */
-    bool holds;                 /* bury: the row is held, and there is no letter */
-    bool unsure;                /* bury: sent before, with an unknown outcome */
-    char *error;  /* the last error in words, without the application's own text: for the log. Owned */
-    char *said;   /* the same with the application's text, for row and letter; NULL: error. Owned */
-    char *result; /* to be stored with the completion. Owned */
-    size_t result_len;
+    char *error; /* the last error in words, without the application's own text: for the log. Owned */
+    char *said;  /* the same with the application's text, for row and letter; NULL: error. Owned */
+    enum outcome_kind kind;
+    union {
+        int64_t commit_until_ms; /* CHECK: after 2xx the row must be completed by then */
+        struct outcome_complete complete;
+        struct outcome_fail fail;
+        struct outcome_release release;
+        struct outcome_dead_letter dead_letter;
+    };
 };
 
 /* The state of its row, as long as only an operator can change it. */
@@ -182,7 +214,61 @@ static inline struct slice delivery_slice(const struct delivery *d)
 
 static inline bool delivery_is_rowless(const struct delivery *d)
 {
-    return d->outcome.letter_row == LETTER_ROWLESS;
+    return d->outcome.kind == OUTCOME_DEAD_LETTER && d->outcome.dead_letter.row == LETTER_ROWLESS;
+}
+
+/* The operation writes that kind of outcome. NONE: any, since it writes none. */
+static inline enum outcome_kind outcome_kind_of(enum operation op)
+{
+    switch (op) {
+    case OP_COMPLETE:
+        return OUTCOME_COMPLETE;
+    case OP_FAIL:
+    case OP_REVOKE:
+        return OUTCOME_FAIL;
+    case OP_RELEASE:
+        return OUTCOME_RELEASE;
+    case OP_BURY:
+        return OUTCOME_DEAD_LETTER;
+    default:
+        return OUTCOME_NONE;
+    }
+}
+
+/* The outcome of a delivery whose operation is FAIL or REVOKE, RELEASE, BURY. */
+static inline const struct outcome_fail *delivery_failure(const struct delivery *d)
+{
+    assert(d->outcome.kind == OUTCOME_FAIL);
+    return &d->outcome.fail;
+}
+
+static inline const struct outcome_release *delivery_release(const struct delivery *d)
+{
+    assert(d->outcome.kind == OUTCOME_RELEASE);
+    return &d->outcome.release;
+}
+
+static inline const struct outcome_dead_letter *delivery_dead_letter(const struct delivery *d)
+{
+    assert(d->outcome.kind == OUTCOME_DEAD_LETTER);
+    return &d->outcome.dead_letter;
+}
+
+/* Released, or failed: the wait before its next attempt, and the changes of its row. */
+static inline int64_t delivery_delay_ms(const struct delivery *d)
+{
+    return d->outcome.kind == OUTCOME_RELEASE ? d->outcome.release.delay_ms : delivery_failure(d)->delay_ms;
+}
+
+static inline const struct row_changes *delivery_changes(const struct delivery *d)
+{
+    return d->outcome.kind == OUTCOME_RELEASE ? &d->outcome.release.changes : &delivery_failure(d)->changes;
+}
+
+/* Failed only if its token was not extended? */
+static inline bool delivery_fails_expired(const struct delivery *d)
+{
+    return d->outcome.kind == OUTCOME_FAIL && d->outcome.fail.only_expired;
 }
 
 static inline bool delivery_has_ended(const struct delivery *d)
