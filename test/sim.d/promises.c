@@ -298,7 +298,14 @@ static void decided_release(struct world *w, struct sidecar *s, const struct del
     }
 }
 
-/* Could another message of the queue be tried instead of one without attempts? */
+/* Do others wait for the key, the room or the credit of a message without attempts? */
+static bool others_wait_for(const struct queue *q, const struct delivery *d)
+{
+    return (d->place.line && d->place.line->places.len > 1) || q->pauses[PAUSE_BYTES_FULL].since_ms ||
+           q->pauses[PAUSE_PARKED_FULL].since_ms || q->held.unacked.len >= (size_t)q->consumer.prefetch;
+}
+
+/* Could another message of the queue be tried instead? */
 static bool another_can_be_tried(const struct queue *q, const struct delivery *d)
 {
     for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
@@ -323,8 +330,8 @@ static void check_death(struct world *w, const struct sidecar *s, const struct d
     if (!q->share->brake.on || decided_before || delivery_dead_letter(d)->unsure || item->truth->given_up ||
         item->reason == DEAD_OPERATOR || item->reason == DEAD_DELIVERY_LIMIT)
         return;
-    if (oracle_is_near(w, item->copy) ||
-        (item->reason == DEAD_ATTEMPTS && item->ask.exhausted && !another_can_be_tried(q, d)))
+    if (oracle_is_near(w, item->copy) || (item->reason == DEAD_ATTEMPTS && item->ask.exhausted &&
+                                          others_wait_for(q, d) && !another_can_be_tried(q, d)))
         return;
     oracle_broken(w, "breaker", "%s dies (%s) while everything fails", item->truth->id,
                   dead_reasons[item->reason].name);
