@@ -918,7 +918,7 @@ static void test_a_message_without_attempts_dies_when_only_its_key_waits(void **
     try_again(b, d);
     has_no_attempts(b, d);
     bed_wants(d, OP_BURY);
-    assert_int_equal(d->outcome.dead, DEAD_ATTEMPTS);
+    assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
     bed_end(b);
 }
 
