@@ -43,9 +43,9 @@ static void row_facts(struct delivery *d, int64_t now_ms, const struct row *r)
 
 static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    assert(d->op == OP_CLAIM && d->claim.has_token);
+    assert(d->op == OP_CLAIM && delivery_has_token(d));
     row_facts(d, now_ms, r);
-    d->claim.row_is_ours = true;
+    d->claim.of_row = CLAIM_HELD;
     d->row_end = ROW_END_NONE; /* an operator's command was missed */
     d->n_waits = 0;
     if (r->taken_over)
@@ -106,7 +106,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         n->flag = held;
         note_text(n, "%.*s", parked_text_len(r), r->detail.len ? r->detail.data : "");
     }
-    d->claim.has_token = false;
+    delivery_drop_token(d);
     d->n_waits = 0;
     if (!held && d->given_up) {
         d->claim.attempt = r->attempt;
@@ -141,7 +141,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
 /* Are all its attempts used up, as its row was last read? */
 static bool is_exhausted(const struct queue *q, const struct delivery *d)
 {
-    return d->claim.row_is_ours && !d->claim.has_token &&
+    return delivery_owns_row(d) && !delivery_has_token(d) &&
            (d->claim.attempt >= q->rules.max_attempts || d->claim.takeovers >= q->rules.max_attempts + 2);
 }
 
@@ -188,8 +188,7 @@ static bool is_in_the_way(const struct queue *q, const struct delivery *d)
 /* While everything fails the message may not be at fault. */
 static struct step row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    d->claim.row_is_ours = true;
-    d->claim.has_token = false;
+    d->claim.of_row = CLAIM_ENDED;
     d->claim.attempt = r->attempt;
     d->claim.takeovers = r->takeovers;
     if (q->share->brake.on && !d->given_up && !is_near(q, d) && !is_in_the_way(q, d)) {
@@ -277,7 +276,7 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
     case ROW_DUE: /* may be taken over, but only alone */
         row_facts(d, now_ms, r);
         d->claim.takeovers++; /* including this one */
-        d->claim.has_token = false;
+        delivery_drop_token(d);
         return life_claim(q, d);
     case ROW_INVALID:
         row_refused(q, now_ms, d, r);

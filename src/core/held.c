@@ -86,7 +86,7 @@ bool held_is_parked(const struct delivery *d)
     if (d->phase != PHASE_WANTED)
         return false;
     if (d->wait == WAIT_NONE)
-        return d->answer.put_off && operation_info(d->op)->idle;
+        return d->outcome.request == REQUEST_PUT_OFF && operation_info(d->op)->idle;
     if (d->wait == WAIT_BRAKE) /* others must arrive to reset the breaker */
         return true;
     if (d->wait == WAIT_HELD && !d->message) /* too large for its room */
@@ -275,9 +275,9 @@ static void lead_id(struct queue *q, struct delivery *d)
 /* Is the leader's body that of the row? Only a claim shows that; a released or failed message keeps its row. */
 static bool knows_its_row(const struct delivery *leader)
 {
-    if (!leader->claim.row_is_ours || delivery_is_rowless(leader) || leader->op == OP_LOOK)
+    if (!delivery_owns_row(leader) || delivery_is_rowless(leader) || leader->op == OP_LOOK)
         return false;
-    return leader->op != OP_CLAIM || (leader->wait == WAIT_DUE && !leader->claim.has_token);
+    return leader->op != OP_CLAIM || (leader->wait == WAIT_DUE && !delivery_has_token(leader));
 }
 
 /* Does an earlier delivery of that id wait for one that has ended since? */

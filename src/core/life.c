@@ -279,7 +279,7 @@ static struct step life_without_channel(const struct queue *q, struct delivery *
 {
     bool leaves = s.effects & EFFECT_LEAVE_REQUEST;
     bool accepted = s.effects & EFFECT_ACCEPT ? s.accepted_until_ms : d->answer.accepted_until_ms && !leaves;
-    bool has_token = d->claim.has_token && !(s.effects & EFFECT_DROP_TOKEN);
+    bool has_token = delivery_has_token(d) && !(s.effects & EFFECT_DROP_TOKEN);
 
     if ((s.kind != STEP_WANT && s.kind != STEP_WAIT) || !held_tag_is_lost(q, d))
         return s;
@@ -336,7 +336,7 @@ static void life_effects(struct queue *q, int64_t now_ms, struct delivery *d, co
     if (s->effects & EFFECT_ACCEPT)
         held_accept(q, now_ms, d, s->accepted_until_ms);
     if (s->effects & EFFECT_DROP_TOKEN)
-        d->claim.has_token = false;
+        delivery_drop_token(d);
     while (s->effects & EFFECT_ACK_FOLLOWERS && d->leader == d && (f = held_first_follower(d)))
         life_follows(q, f, OP_ACK);
     if (s->effects & EFFECT_RELEASE_FOLLOWERS && (f = held_step_down(q, d)))
@@ -667,7 +667,7 @@ static void letter_set(struct delivery *d, enum dead_reason why, enum letter_row
     d->outcome.dead_letter.reason = why;
     d->outcome.dead_letter.row = row;
     if (row == LETTER_ROWLESS)
-        d->claim.has_token = false;
+        delivery_drop_token(d);
 }
 
 struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
@@ -678,10 +678,14 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
 
     assert(why != DEAD_NONE && d->message);
     letter_set(d, why, row);
-    d->outcome.dead_letter.holds = q->rules.holds_dead && d->has_key && !rowless && !d->given_up;
     if (rowless && (s = life_circle(q, now_ms, d, OP_BURY)).kind != STEP_STAY)
         return step_with(s, EFFECT_LEAVE_REQUEST);
     return step_with(step_want(OP_BURY), EFFECT_LEAVE_REQUEST);
+}
+
+bool queue_letter_holds(const struct queue *q, const struct delivery *d)
+{
+    return q->rules.holds_dead && d->has_key && !delivery_is_rowless(d) && !d->given_up;
 }
 
 bool queue_letter_is_new(const struct delivery *d)
@@ -771,7 +775,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
         d->outcome.dead_letter.charged = true;
         return life_dead_letter(q, now_ms, d, why, row);
     }
-    if (d->claim.has_token)
+    if (delivery_has_token(d))
         return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
     return step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX);
 }
@@ -818,7 +822,7 @@ struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delive
                      "; its row is at work elsewhere: see whether it was completed before it is redriven");
     error_text_set(d, buf_text(&text), NULL);
     buf_deinit(&text);
-    d->claim.has_token = false; /* its window ends by itself */
+    delivery_drop_token(d); /* its window ends by itself */
     return step_with(life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, LETTER_ROWLESS),
                      d->leader != d ? (unsigned)EFFECT_RELEASE_FOLLOWERS : 0);
 }
@@ -840,17 +844,17 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     if (d->row_end == ROW_END_DEAD) /* its dead letter is committed, and no delivery is counted */
         return life_reject();
-    if (is_renewed_instead(q, d) && !d->claim.has_token)
+    if (is_renewed_instead(q, d) && !delivery_has_token(d))
         return life_leave_renewed(q, now_ms, d);
     if (life_must_stay(q, d) && !held_can_renew(q, d) && returns_are_counted(&q->returns) &&
         q->drain < DRAIN_LEAVING) {
-        if (!d->message || !database_is_up(q->database) || d->claim.has_token)
+        if (!d->message || !database_is_up(q->database) || delivery_has_token(d))
             return step_stay(); /* a message that cannot be stored is held; a claim decides about its own */
         if (d->wait == WAIT_NONE && d->op == OP_CLAIM)
             return step_stay(); /* the next claim decides */
         return life_dead_letter_held(q, now_ms, d);
     }
-    if (!d->claim.has_token)
+    if (!delivery_has_token(d))
         return life_requeue(q, d);
     error_text_set(d, "given back before it was sent", NULL);
     return life_release_to_requeue(d, 0);
@@ -907,7 +911,7 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
 
 struct step row_again(int64_t now_ms, struct delivery *d)
 {
-    d->claim.has_token = d->claim.row_is_ours = false;
+    d->claim.of_row = CLAIM_NONE;
     return step_with(step_wait(OP_CLAIM, WAIT_AGAIN, now_ms + held_lock_wait_ms(d)), EFFECT_LEAVE_REQUEST);
 }
 
@@ -941,7 +945,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         return life_ack();
     }
     /* Its claim was never answered: the row may be that of another body. */
-    if (!d->claim.row_is_ours)
+    if (!delivery_owns_row(d))
         return row_again(now_ms, d);
     if (failed && d->outcome.http_status / 100 == 2)
         row_answered_early(q, now_ms, d, true);
@@ -1039,7 +1043,7 @@ struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, co
 
 struct step row_of_complete(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    assert(d->op == OP_COMPLETE && d->claim.has_token);
+    assert(d->op == OP_COMPLETE && delivery_has_token(d));
     switch (r->answer) {
     case ROW_COMPLETED:
         return row_completed(q, now_ms, d);
@@ -1088,7 +1092,8 @@ static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct deliver
 /* Failed, or given back: what is next waits for its time. */
 static struct step row_waits(int64_t now_ms, struct delivery *d, int64_t delay_ms)
 {
-    d->claim.has_token = d->claim.alone = false;
+    delivery_drop_token(d);
+    d->claim.alone = false;
     mem_clear(&d->answer.kept);
     d->n_waits = 0;
     return step_with(step_wait(OP_CLAIM, WAIT_DUE, now_ms + (delay_ms > 0 ? delay_ms : 0)),
@@ -1174,7 +1179,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
     case ROW_RELEASED:
         tell_given_back(q, now_ms, d, delivery_release(d)->delay_ms);
         if ((delivery_release(d)->then_requeue || q->drain >= DRAIN_RELEASING) && returns_alone(q)) {
-            d->claim.has_token = false;
+            delivery_drop_token(d);
             return life_requeue(q, d);
         }
         return row_waits(now_ms, d, delivery_release(d)->delay_ms);
@@ -1188,7 +1193,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
         return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
     default: /* the row belongs to another claim, so there is nothing to release */
         if (delivery_release(d)->then_requeue && returns_alone(q)) {
-            d->claim.has_token = false;
+            delivery_drop_token(d);
             return life_requeue(q, d);
         }
         return row_again(now_ms, d);
@@ -1198,7 +1203,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
 struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     assert(d->op == OP_CLAIM || d->op == OP_BURY);
-    d->claim.has_token = false;
+    delivery_drop_token(d);
     d->n_waits = 0;
     if (d->given_up)
         return life_give_up(q, now_ms, d, LETTER_UNCLAIMED);
@@ -1293,7 +1298,7 @@ static struct step life_not_now(struct queue *q, struct delivery *d, int64_t ret
 {
     int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
 
-    d->answer.put_off = true;
+    d->outcome.request = REQUEST_PUT_OFF;
     return life_release(d, retry_after_ms >= 0 ? retry_after_ms : backoff, row_as_it_is());
 }
 
@@ -1509,9 +1514,9 @@ static void life_spare_deaths(struct queue *q, int64_t now_ms)
             continue;
         d->outcome.dead_letter.charged = false;
         life_take(q, now_ms, d, FACT_BREAKER,
-                  d->claim.has_token ? life_release(d, held_delay_ms(q, d, ++d->n_given_back),
-                                                    row_with_crashes(d->claim.crashes))
-                                     : step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX));
+                  delivery_has_token(d) ? life_release(d, held_delay_ms(q, d, ++d->n_given_back),
+                                                       row_with_crashes(d->claim.crashes))
+                                        : step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX));
     }
 }
 
@@ -1600,12 +1605,12 @@ void life_send(struct queue *q, int64_t now_ms, struct request *r)
     {
         struct delivery *d = container_of(k, struct delivery, in_request);
 
-        assert(d->op == OP_FORWARD && d->claim.has_token);
+        assert(d->op == OP_FORWARD && delivery_has_token(d));
         life_go(q, now_ms, d, FACT_TURN, step_sent(d));
         assert(d->phase == PHASE_SENT);
         d->tried_ms = now_ms;
         mem_clear(&d->answer.kept);
-        d->answer.put_off = false;
+        d->outcome.request = REQUEST_ANSWERED;
     }
     request_send(q, now_ms, r);
 }

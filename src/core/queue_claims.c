@@ -43,7 +43,7 @@ static bool looks_pay(const struct queue *q, int64_t now_ms)
 
 static bool may_be_looked_at(const struct delivery *d)
 {
-    return !d->claim.looked && !d->claim.has_token && !d->claim.crashes && !d->claim.takeovers &&
+    return !d->claim.looked && !delivery_has_token(d) && !d->claim.crashes && !d->claim.takeovers &&
            !d->given_up;
 }
 
@@ -157,14 +157,14 @@ static bool has_slot(const struct queue *q, int64_t now_ms, const struct deliver
 
 static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
 {
-    if (!d->claim.has_token)
-        d->claim.row_is_ours = false;
-    d->claim.has_token = true;
+    if (!delivery_has_token(d))
+        d->claim.of_row = CLAIM_OFFERED;
     d->claim.alone = alone;
     d->claim.trial = q->share->brake.on;
     d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
     held_outcome(d, OUTCOME_NONE);
-    d->outcome.request = REQUEST_ANSWERED;
+    if (d->outcome.request != REQUEST_PUT_OFF)
+        d->outcome.request = REQUEST_ANSWERED;
     d->outcome.http_status = d->claim.next_cap = 0;
     mem_clear(&d->answer.kept);
 }
@@ -172,7 +172,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
 static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, bool alone,
                            struct action *ret)
 {
-    bool fresh = !d->claim.has_token;
+    bool fresh = !delivery_has_token(d);
 
     assert(d->op == OP_CLAIM && d->phase == PHASE_WANTED && d->message && d->id_len);
     claim_prepare(q, now_ms, d, alone);
@@ -499,7 +499,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
             if (n)
                 n->ms = left;
         }
-        assert(d->claim.has_token && d->claim.row_is_ours && d->message);
+        assert(delivery_has_token(d) && delivery_owns_row(d) && d->message);
         d->claim.n_reclaims = 0;
         struct request *r = request_new(q);
 

@@ -21,7 +21,7 @@ static void drain_idle(struct queue *q, int64_t now_ms)
                 life_go(q, now_ms, d, FACT_LEAVE, step_want(d->op));
             continue;
         }
-        if (q->rules.ordered && !(held_is_idle(d) && d->claim.has_token))
+        if (q->rules.ordered && !(held_is_idle(d) && delivery_has_token(d)))
             continue; /* requeued with its channel */
         if (q->rules.ordered)
             life_go(q, now_ms, d, FACT_LEAVE, life_release_to_requeue(d, 0));

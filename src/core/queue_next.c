@@ -272,7 +272,7 @@ static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct acti
             return false;
         if (others_may_fail(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
-        if (was_refused(d) && delivery_dead_letter(d)->charged && d->claim.has_token &&
+        if (was_refused(d) && delivery_dead_letter(d)->charged && delivery_has_token(d) &&
             life_is_tainted(q, d)) {
             life_go(q, now_ms, d, FACT_TURN,
                     life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));

@@ -49,7 +49,7 @@ void queue_limits_known(struct queue *q, const struct queue_limits *limits)
 
 bool renewal_is_next(const struct queue *q, const struct delivery *d)
 {
-    return d->renewal == RENEWAL_OPEN && !d->claim.has_token && held_can_renew(q, d) && life_is_near(q, d);
+    return d->renewal == RENEWAL_OPEN && !delivery_has_token(d) && held_can_renew(q, d) && life_is_near(q, d);
 }
 
 bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
@@ -104,7 +104,7 @@ void renewals_time(struct queue *q, int64_t now_ms)
 
 struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    assert(d->op == OP_RENEW && !d->claim.has_token);
+    assert(d->op == OP_RENEW && !delivery_has_token(d));
     switch (r->answer) {
     case ROW_RENEWED:
     case ROW_TOO_OFTEN:

@@ -99,7 +99,7 @@ static void letter_fill(struct letters *all, size_t i, const struct lane *l, con
         .rowless = delivery_is_rowless(d),
         .looked_for = queue_letter_is_looked_for(d),
         .exhausted = dead->row == LETTER_UNCLAIMED,
-        .holds = dead->holds,
+        .holds = queue_letter_holds(&l->core, d),
         .attempts = d->claim.attempt + d->claim.takeovers,
         .body = {m->body, m->body_len},
         .content_type = m->properties[PROPERTY_CONTENT_TYPE],

@@ -76,7 +76,7 @@ static void make_token(struct sidecar *s, struct delivery *d)
     memcpy(d->claim.token + 8, &b, 8);
 }
 
-static void fill_outcome(const struct delivery *d, struct inbox_ask *ask)
+static void fill_outcome(const struct queue *q, const struct delivery *d, struct inbox_ask *ask)
 {
     if (d->op == OP_FAIL || d->op == OP_REVOKE || d->op == OP_RELEASE) {
         ask->delay_us = delivery_delay_ms(d) * 1000;
@@ -90,12 +90,12 @@ static void fill_outcome(const struct delivery *d, struct inbox_ask *ask)
 
         ask->exhausted = dead->row == LETTER_UNCLAIMED;
         ask->near_limit = dead->reason != DEAD_ATTEMPTS;
-        ask->holds = dead->holds;
+        ask->holds = queue_letter_holds(q, d);
         ask->looked_for = queue_letter_is_looked_for(d);
     }
 }
 
-static void fill_ask(const struct delivery *d, struct batch_item *item)
+static void fill_ask(const struct queue *q, const struct delivery *d, struct batch_item *item)
 {
     struct inbox_ask *ask = &item->ask;
 
@@ -105,7 +105,7 @@ static void fill_ask(const struct delivery *d, struct batch_item *item)
                               .unproven_step = -1,
                               .deaths = d->copy.deaths};
     memcpy(ask->token, d->claim.token, 16);
-    fill_outcome(d, ask);
+    fill_outcome(q, d, ask);
 }
 
 static bool is_in(const struct batch *b, const struct batch_item *item)
@@ -143,7 +143,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                               .has_body = d->message != NULL,
                               .reason = d->op == OP_BURY ? delivery_dead_letter(d)->reason : DEAD_NONE};
 
-    fill_ask(d, &item);
+    fill_ask(&s->queues[queue].core, d, &item);
     TRACE(w, "sidecar %d: %s %s", s->index, operation_info(d->op)->name, m->truth->id);
     if (d->op == OP_BURY && !d->message)
         oracle_broken(w, "letter", "%s is buried without its body", m->truth->id);

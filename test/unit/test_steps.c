@@ -126,7 +126,7 @@ static void test_not_now_waits_as_asked(void **state)
         int64_t delay_ms = delivery_delay_ms(d);
 
         assert_in_range(delay_ms, cases[i].least, cases[i].most);
-        assert_true(d->answer.put_off);
+        assert_int_equal(d->outcome.request, REQUEST_PUT_OFF);
         assert_int_equal(d->n_given_back, 1);
         assert_ptr_equal(bed_asks(b, OP_RELEASE), d);
         bed_row(b, d, ROW_RELEASED);
@@ -154,7 +154,7 @@ static void test_not_now_again_and_again_waits_longer(void **state)
         bed_asks(b, OP_CLAIM);
         bed_row(b, d, ROW_CLAIMED);
         bed_does(b, ACTION_FORWARD);
-        assert_false(d->answer.put_off);
+        assert_int_equal(d->outcome.request, REQUEST_ANSWERED);
     }
     bed_end(b);
 }
@@ -183,7 +183,7 @@ static void test_a_permanent_answer_is_a_dead_letter(void **state)
     assert_int_equal(delivery_dead_letter(d)->reason, DEAD_PERMANENT);
     assert_true(delivery_dead_letter(d)->charged);
     assert_int_equal(delivery_dead_letter(d)->row, LETTER_CLAIMED);
-    assert_false(delivery_dead_letter(d)->holds);
+    assert_false(queue_letter_holds(&b->q, d));
     bed_rest(b); /* others may fail as well */
     bed_pass(b, 1000);
     assert_ptr_equal(bed_asks(b, OP_BURY), d);
@@ -369,7 +369,7 @@ static void test_the_end_of_a_window_revokes_the_token(void **state)
     bed_asks(b, OP_REVOKE);
     bed_row_of(b, d, (struct row){.answer = ROW_FAILED, .attempt = 2, .unproven_ms = -1});
     bed_waits(b, d, OP_CLAIM, WAIT_DUE, BED_WINDOW_MS);
-    assert_false(d->claim.has_token);
+    assert_false(delivery_has_token(d));
     bed_does(b, ACTION_ABANDON);
     bed_rest(b);
     assert_non_null(bed_told(b, EVENT_TOKEN_EXPIRED));
@@ -472,7 +472,7 @@ static void test_each_answer_to_a_claim_has_its_step(void **state)
         struct delivery *d = bed_deliver(b, "m");
 
         bed_asks(b, OP_CLAIM);
-        assert_true(d->claim.has_token);
+        assert_true(delivery_has_token(d));
         bed_row_of(b, d,
                    (struct row){.answer = cases[i].answer,
                                 .wait_ms = cases[i].wait_ms,
@@ -507,7 +507,7 @@ static void test_a_claim_tells_the_row_to_the_delivery(void **state)
     assert_int_equal(d->claim.unproven_step, 3);
     assert_int_equal(d->claim.unproven_at_ms, b->now - 250);
     assert_int_equal(d->claim.batch_cap, 7);
-    assert_true(d->claim.row_is_ours);
+    assert_true(delivery_owns_row(d));
     bed_does(b, ACTION_FORWARD);
     assert_non_null(bed_told(b, EVENT_TAKEN_OVER));
     bed_end(b);
@@ -587,7 +587,7 @@ static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
     assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
     assert_int_equal(d->claim.attempt, 8);
     assert_int_equal(d->claim.takeovers, 2);
-    assert_false(d->claim.has_token);
+    assert_false(delivery_has_token(d));
     assert_string_equal(d->outcome.error, "answered 500");
     assert_string_equal(d->outcome.said, "answered 500: \"x\"");
     bed_end(b);
@@ -787,7 +787,7 @@ static void test_a_dead_message_that_circles_waits_longer_each_round(void **stat
         bed_waits_between(b, d, OP_REJECT, WAIT_CIRCLING, cases[i].bound / 10, cases[i].bound);
         wait = d->timer.at_ms - b->now;
         assert_null(d->message); /* no memory meanwhile */
-        assert_false(d->claim.has_token);
+        assert_false(delivery_has_token(d));
         bed_rest(b);
         assert_int_equal(bed_told(b, EVENT_DEAD_AGAIN)->ms, wait);
         bed_pass(b, wait);

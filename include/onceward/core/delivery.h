@@ -33,15 +33,22 @@ struct delivery_copy {
     int64_t received_ms;
 };
 
+/* Its row, as far as it is known: has it this delivery's token, and the fingerprint of its body? */
+enum row_claim {
+    CLAIM_NONE,    /* neither is known */
+    CLAIM_OFFERED, /* the token may be in the row */
+    CLAIM_HELD,    /* both */
+    CLAIM_ENDED,   /* only the fingerprint: failed, released, taken over */
+};
+
 /* Its claim, and the values of its row. */
 struct delivery_claim {
     uint8_t token[16]; /* filled in by the shell for an action with new_token */
-    bool has_token;    /* the token may be in the row */
-    bool row_is_ours;  /* the row has this body's fingerprint */
-    bool alone;        /* claimed for quarantine */
-    bool trial;        /* claimed while the circuit breaker was on */
-    bool looked;       /* a lookup was made while it waited for a slot */
-    int attempt;       /* without takeovers */
+    enum row_claim of_row;
+    bool alone;  /* claimed for quarantine */
+    bool trial;  /* claimed while the circuit breaker was on */
+    bool looked; /* a lookup was made while it waited for a slot */
+    int attempt; /* without takeovers */
     int crashes, takeovers;
     int unproven_step;
     int64_t unproven_at_ms; /* this side's clock; -1: never */
@@ -66,7 +73,6 @@ struct member_answer {
 /* The application's answer, when the row must still be read. */
 struct delivery_answer {
     int64_t accepted_until_ms;  /* 202: the row is read again until then; 0: not accepted */
-    bool put_off;               /* its latest answer was "not now" */
     int n_refused;              /* answers 429 and 503 in a row to requests with several messages, */
     uint64_t n_succeeded;       /* and the application's successes before the first of these requests */
     struct member_answer *kept; /* arrived during the question about the window; NULL: none. Owned */
@@ -98,6 +104,7 @@ static inline struct row_changes row_with_crashes(int n)
 /* How its latest request ended. */
 enum request_end {
     REQUEST_ANSWERED,   /* with an answer of its own; or it was not sent */
+    REQUEST_PUT_OFF,    /* "not now"; until the next one is sent */
     REQUEST_CRASHED,    /* with a crash */
     REQUEST_UNANSWERED, /* no answer in time, or 504: the application may still be at work */
 };
@@ -141,7 +148,6 @@ struct outcome_dead_letter {
     enum dead_reason reason;
     enum letter_row row;
     bool charged; /* the failure is the message's own, as far as the circuit breaker knows */
-    bool holds;   /* the row is held, and there is no letter */
     bool unsure;  /* sent before, with an unknown outcome */
 };
 
@@ -269,6 +275,26 @@ static inline const struct row_changes *delivery_changes(const struct delivery *
 static inline bool delivery_fails_expired(const struct delivery *d)
 {
     return d->outcome.kind == OUTCOME_FAIL && d->outcome.fail.only_expired;
+}
+
+/* May its token be in the row? */
+static inline bool delivery_has_token(const struct delivery *d)
+{
+    return d->claim.of_row == CLAIM_OFFERED || d->claim.of_row == CLAIM_HELD;
+}
+
+/* Has the row the fingerprint of its body? */
+static inline bool delivery_owns_row(const struct delivery *d)
+{
+    return d->claim.of_row == CLAIM_HELD || d->claim.of_row == CLAIM_ENDED;
+}
+
+static inline void delivery_drop_token(struct delivery *d)
+{
+    if (d->claim.of_row == CLAIM_OFFERED)
+        d->claim.of_row = CLAIM_NONE;
+    else if (d->claim.of_row == CLAIM_HELD)
+        d->claim.of_row = CLAIM_ENDED;
 }
 
 static inline bool delivery_has_ended(const struct delivery *d)

@@ -457,6 +457,9 @@ static inline bool queue_letter_is_large(const struct delivery *d)
 /* Has a large letter waited since the last call? Then its connection is needed. */
 bool queue_take_large_letter(struct queue *q);
 
+/* Is the row held until an operator decides, without a letter? */
+bool queue_letter_holds(const struct queue *q, const struct delivery *d);
+
 /* For a burial without a row, each delivery has a letter of its own, identified by claim.token, which the
  * shell creates when the letter `is_new`. Only the token identifies a message's letter: another message may
  * have the same content, and each is rejected. A letter that may have been written before is looked for by
