@@ -10,9 +10,9 @@
 static const char help[] =
     "usage: onceward forget --config FILE --consumer C [--dead-letters] [--json]\n"
     "Removes what the database keeps of a consumer that no configuration names any more: its rows, its pauses, and the\n"
-    "queue that its name belongs to. `onceward status` lists such consumers. A message of it that still arrives is\n"
-    "processed again, even if it was completed before. Refused while a replica runs with this consumer, and for 10\n"
-    "minutes after that.\n"
+    "queue that its name belongs to. `onceward status` lists such consumers. A message for it that still arrives\n"
+    "is processed again, even if it was completed before. The command is refused while a replica runs with this\n"
+    "consumer, and for 10 minutes after that.\n"
     "  --consumer C     the consumer; refused if this configuration has it, also as `takes_over`\n"
     "  --dead-letters   remove its dead letters, too; without it they stay, for `onceward dead`\n"
     "  --json           print one JSON object\n";

@@ -8,21 +8,16 @@
 
 static const char help[] =
     "usage: onceward migrate --config FILE | --database URL | --database-file FILE\n"
-    "Brings the schema `onceward` in the database up to date: makes it where there is none, runs the "
-    "migrations\n"
-    "that are missing, replaces the functions, and makes the roles onceward_sidecar and onceward_app, which "
-    "cannot log in\n"
-    "themselves: give the sidecar and the application logins that are IN ROLE of them.\n"
-    "Safe to run again, by several at once, and while sidecars run.\n"
-    "  --database URL        the database, with a login that owns the schema; the sidecar's own may not do "
-    "this.\n"
-    "                        A password is better given in PGPASSWORD or in ~/.pgpass\n"
+    "Brings the schema `onceward` in the database up to date: creates it if it is missing, runs the missing migrations,\n"
+    "replaces the functions, and creates the roles onceward_sidecar and onceward_app. These two cannot log in: grant them\n"
+    "to the login of the sidecar and to that of the application.\n"
+    "Safe to run again, several times at once, and while sidecars run.\n"
+    "  --database URL        the database, with a login that owns the schema; the sidecar's login has not enough rights.\n"
+    "                        Better give its password in PGPASSWORD or in ~/.pgpass\n"
     "  --database-file FILE  the same, with the URL and its password in a file\n"
-    "  --config FILE         only for its timeouts beside one of these; alone: the database that it names\n"
-    "The login must own the schema, or the first time may CREATE in the database (its owner may). Where it "
-    "may not make\n"
-    "roles (CREATEROLE), the statements for an administrator are printed, and it has succeeded all the "
-    "same.\n";
+    "  --config FILE         the configuration that names the database; beside one of the others only its timeouts count\n"
+    "The login must own the schema. For the first run it needs CREATE in the database, which the database's owner has. If\n"
+    "it may not create roles (CREATEROLE), the command prints the statements for an administrator and ends with status 0.\n";
 
 struct migrate_options {
     const char *config;

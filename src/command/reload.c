@@ -17,8 +17,8 @@ static const char help[] =
     "listed.\n"
     "  --now     give the requests in flight no more than shutdown_grace\n"
     "  --state   the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
-    "  --config  the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG. The sidecar reads its own\n"
-    "            file, whatever is given here\n"
+    "  --config  the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG. The sidecar always reads\n"
+    "            its own file\n"
     "Exit status 0: reloaded. 1: the configuration was refused, or there is no sidecar.\n";
 
 enum { NOW };

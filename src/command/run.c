@@ -108,8 +108,8 @@ static int usage(FILE *to, int status)
     fputs(
         "usage: onceward run --config FILE\n"
         "Runs the sidecar in the foreground. Its log goes to standard output, one JSON object per line.\n"
-        "SIGTERM drains and ends it, and a second SIGTERM ends the grace period. SIGUSR1 drains it without an end. SIGHUP reloads\n"
-        "FILE.\n",
+        "SIGTERM drains and ends it, and a second SIGTERM ends the grace period. SIGUSR1 drains it and leaves it running.\n"
+        "SIGHUP reloads FILE.\n",
         to);
     return status;
 }

@@ -8,12 +8,12 @@
 
 static const char help[] =
     "usage: onceward status --config FILE [--id ID] [--json]\n"
-    "Shows the live replicas and the state of each of their queues, as written within the last five seconds, pauses\n"
-    "and give-ups that operators asked for, the number of rows per consumer and state, the ten oldest unfinished\n"
-    "messages (state, attempt, next attempt, claim owner, last error, holder of the row's lock), the number of ids in\n"
-    "the compact history, and the dead letters by reason. Changes nothing.\n"
-    "Of a queue, OUT: requests in flight; LIMIT: the largest number at once now; ACCEPTED: messages answered 202, not\n"
-    "completed yet; BATCH: the largest number of messages in a request now; HELD: deliveries that have not ended.\n"
+    "Shows the live replicas with the state of each queue, at most five seconds old; the pauses and give-ups of\n"
+    "operators; the number of rows per consumer and state; the ten oldest unfinished messages (state, attempt, next\n"
+    "attempt, claim owner, last error, holder of the row's lock); the number of ids in the compact history; and the\n"
+    "dead letters by reason. Changes nothing.\n"
+    "Of a queue, OUT: requests in flight; LIMIT: how many may be in flight now; ACCEPTED: messages answered 202, not\n"
+    "completed yet; BATCH: how many messages a request may have now; HELD: deliveries that have not ended.\n"
     "Of rows, HOLDER: the claim owner, the replica whose token the row has; LETTERS: dead letters.\n"
     "  --id ID  show everything that is kept of one message id instead: its row, its entry in the compact history and\n"
     "           its dead letters, for each consumer\n"

@@ -23,7 +23,7 @@ static const char help[] =
     "Shows each queue of each replica, live, until you press q: messages per second (received, completed, failed), requests in\n"
     "flight and their limit, messages held here and waiting in the queue (depth), the application's latency, the end-to-end\n"
     "latency (median and 99th percentile), and why a queue is paused. The replicas write these figures every five seconds.\n"
-    "OUT/LIMIT: requests in flight, and the largest number at once now. ACCEPTED: messages answered 202, not completed yet.\n"
+    "OUT/LIMIT: requests in flight, and how many may be in flight now. ACCEPTED: messages answered 202, not completed yet.\n"
     "FORWARD: time from a request to its answer. TOTAL: time from a delivery to its committed completion. DEAD: messages\n"
     "given up since the replica started.\n"
     "  --once  print one table without colours and exit; this is the default when standard output is not a terminal\n"

@@ -46,7 +46,7 @@ static const char help_head[] =
     "  --json                 print one JSON object\n"
     "  --markdown             print the tables of the documentation: the cases and the findings\n"
     "\n"
-    "Cases and expected results (the last six with forward.batch alone):\n";
+    "Cases and expected results (the last six only with forward.batch):\n";
 
 static const char help_tail[] =
     "\n"

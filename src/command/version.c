@@ -12,7 +12,7 @@ int command_version(int argc, char **argv)
         int help = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0;
 
         fputs("usage: onceward version\nPrints the version of the program, and of the database schema that "
-              "it makes.\n",
+              "it creates.\n",
               help ? stdout : stderr);
         return help ? STATUS_DONE : STATUS_USAGE;
     }

@@ -64,12 +64,12 @@ static void read_state(struct figures *g, const struct lane *l)
 
     set_text(g, STATS_STATE, queue_states[state].name);
     if (state == QUEUE_SUSPECTS && a->place.taken)
-        snprintf(g->detail, sizeof(g->detail), "one is tried alone, the others wait");
+        snprintf(g->detail, sizeof(g->detail), "a quarantined message is tried alone, the others wait");
     else if (state == QUEUE_SUSPECTS)
-        snprintf(g->detail, sizeof(g->detail), "one is to be tried alone, and %d are at work there",
-                 a->n_out + a->n_accepted);
+        snprintf(g->detail, sizeof(g->detail),
+                 "a quarantined message is to be tried alone, after %d in flight", a->n_out + a->n_accepted);
     else if (state == QUEUE_WAITING_FOR_SUSPECT)
-        snprintf(g->detail, sizeof(g->detail), "%s tries one alone",
+        snprintf(g->detail, sizeof(g->detail), "%s tries a quarantined message alone",
                  other ? other->config->name : "another queue");
     else
         return;

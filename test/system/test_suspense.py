@@ -118,7 +118,7 @@ def test_a_suspect_that_waits_for_a_long_job_says_so_and_goes_on(bed):
     other.publish_many(["long"])
     gate.wait_for_waiting()
     bed.queue.publish_many(["suspect"])
-    assert "at work" in stats_of(sidecar, bed.queue, state="suspects")["state_detail"]
+    assert "in flight" in stats_of(sidecar, bed.queue, state="suspects")["state_detail"]
     bed.wait_for_status("suspect", "completed", 30)
     other.publish_many(["m1"])
     bed.wait_for_status("m1", "completed", 30, consumer=other.name)
