@@ -6,23 +6,23 @@
 
 enum { N_ACTIONS_A_TURN = 1024 };
 
-static unsigned can_at_database(const struct sidecar *s, const struct lane *l)
+static unsigned can_at_database(const struct sidecar *s, const struct sidecar_queue *sq)
 {
     static const enum operation operations[] = {OP_CLAIM, OP_LOOK,   OP_RENEW,   OP_CHECK, OP_COMPLETE,
                                                 OP_FAIL,  OP_REVOKE, OP_RELEASE, OP_BURY};
     unsigned can = 0;
 
     for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++)
-        if (batches_can(s, l, operations[i]))
+        if (batches_can(s, sq, operations[i]))
             can |= 1u << operations[i];
-    return letters_can(s, l) ? can | CAN_BURY_LARGE : can;
+    return letters_can(s, sq) ? can | CAN_BURY_LARGE : can;
 }
 
-static unsigned can_at_broker(const struct lane *l)
+static unsigned can_at_broker(const struct sidecar_queue *sq)
 {
-    const struct broker *b = l->link->broker;
+    const struct broker *b = sq->link->broker;
 
-    if (b && broker_channel_is_open(b, (uint32_t)l->index) && broker_can_write(b, (uint32_t)l->index, 2))
+    if (b && broker_channel_is_open(b, (uint32_t)sq->index) && broker_can_write(b, (uint32_t)sq->index, 2))
         return 1u << OP_ACK | 1u << OP_REJECT | 1u << OP_REQUEUE;
     return 0;
 }
@@ -38,24 +38,24 @@ static unsigned abilities_all(const struct abilities *can)
     return 1u << OP_FORWARD | can->database | can->broker | can->publish;
 }
 
-static void abilities_read(const struct sidecar *s, const struct lane *l, struct abilities *ret)
+static void abilities_read(const struct sidecar *s, const struct sidecar_queue *sq, struct abilities *ret)
 {
-    *ret =
-        (struct abilities){can_at_database(s, l), can_at_broker(l), renewals_can(l) ? 1u << OP_PUBLISH : 0};
+    *ret = (struct abilities){can_at_database(s, sq), can_at_broker(sq),
+                              renewals_can(sq) ? 1u << OP_PUBLISH : 0};
 }
 
 /* After an action of that kind. */
-static void abilities_change(const struct sidecar *s, const struct lane *l, const struct action *a,
+static void abilities_change(const struct sidecar *s, const struct sidecar_queue *sq, const struct action *a,
                              struct abilities *can)
 {
     switch (a->kind) {
     case ACTION_DATABASE:
         if (a->d->op == OP_BURY ||
-            !batches_can(s, l, a->d->op)) /* a batch is full; large letters go one by one */
-            can->database = can_at_database(s, l);
+            !batches_can(s, sq, a->d->op)) /* a batch is full; large letters go one by one */
+            can->database = can_at_database(s, sq);
         break;
     case ACTION_PUBLISH:
-        can->publish = renewals_can(l) ? 1u << OP_PUBLISH : 0;
+        can->publish = renewals_can(sq) ? 1u << OP_PUBLISH : 0;
         break;
     case ACTION_ACK:
     case ACTION_REJECT:
@@ -64,63 +64,63 @@ static void abilities_change(const struct sidecar *s, const struct lane *l, cons
     case ACTION_CANCEL:
     case ACTION_REOPEN:
     case ACTION_ASK_DEPTH:
-        can->broker = can_at_broker(l);
+        can->broker = can_at_broker(sq);
         break;
     default:
         break;
     }
 }
 
-static void to_broker(struct lane *l, const struct action *a, enum failpoint before,
+static void to_broker(struct sidecar_queue *sq, const struct action *a, enum failpoint before,
                       int (*write)(struct broker *, struct broker_tag, struct fault *))
 {
     struct broker_tag tag = {a->generation, a->tag};
     struct fault f = {0};
 
     FAILPOINT_AT(before);
-    write(l->link->broker, tag, &f); /* broker_next reports a loss */
+    write(sq->link->broker, tag, &f); /* broker_next reports a loss */
     FAILPOINT_AT(before + FAILPOINT_STEP_SENT);
 }
 
-static void ack(struct lane *l, const struct action *a)
+static void ack(struct sidecar_queue *sq, const struct action *a)
 {
     struct broker_tag tag = {a->generation, a->tag};
     struct fault f = {0};
 
     FAILPOINT(ACK_BEFORE);
-    broker_ack(l->link->broker, tag, a->multiple, &f);
+    broker_ack(sq->link->broker, tag, a->multiple, &f);
     FAILPOINT(ACK_WRITTEN);
 }
 
-static void consume(struct lane *l, const struct action *a)
+static void consume(struct sidecar_queue *sq, const struct action *a)
 {
     struct fault f = {0};
 
     FAILPOINT(CONSUME_BEFORE);
-    broker_consume(l->link->broker, (uint32_t)l->index, a->number, (int)a->n, a->priority, &f);
+    broker_consume(sq->link->broker, (uint32_t)sq->index, a->number, (int)a->n, a->priority, &f);
     FAILPOINT(CONSUME_SENT);
 }
 
-static void cancel(struct lane *l, const struct action *a)
+static void cancel(struct sidecar_queue *sq, const struct action *a)
 {
     struct fault f = {0};
 
     FAILPOINT(CANCEL_BEFORE);
-    broker_cancel(l->link->broker, (uint32_t)l->index, a->number, &f);
+    broker_cancel(sq->link->broker, (uint32_t)sq->index, a->number, &f);
     FAILPOINT(CANCEL_SENT);
 }
 
-static void ask_holder(struct sidecar *s, struct lane *l, uint64_t ref)
+static void ask_holder(struct sidecar *s, struct sidecar_queue *sq, uint64_t ref)
 {
-    const struct delivery *d = queue_find(&l->core, ref);
+    const struct delivery *d = queue_find(&sq->core, ref);
 
     if (!d || s->database.asked_holder || !s->database.inbox)
         return;
-    s->database.asked_holder = (uint64_t)l->index << 52 | ref;
-    inbox_ask_holder(s->database.inbox, l->config->entry, delivery_slice(d));
+    s->database.asked_holder = (uint64_t)sq->index << 52 | ref;
+    inbox_ask_holder(s->database.inbox, sq->config->entry, delivery_slice(d));
 }
 
-static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
+static void carry_out(struct sidecar *s, struct sidecar_queue *sq, const struct action *a)
 {
     struct fault f = {0};
 
@@ -128,63 +128,63 @@ static void carry_out(struct sidecar *s, struct lane *l, const struct action *a)
     case ACTION_NONE:
         break;
     case ACTION_DATABASE:
-        batches_add(s, l, a->d, a->new_token);
+        batches_add(s, sq, a->d, a->new_token);
         break;
     case ACTION_FORWARD:
-        requests_send(s, l, a->request);
+        requests_send(s, sq, a->request);
         break;
     case ACTION_PUBLISH:
-        renewals_send(s, l, a->d);
+        renewals_send(s, sq, a->d);
         break;
     case ACTION_ABANDON:
-        forward_abandon(s->forward, l->index, a->ref);
+        forward_abandon(s->forward, sq->index, a->ref);
         break;
     case ACTION_ACK:
-        ack(l, a);
-        l->link->wrote_ack = true;
+        ack(sq, a);
+        sq->link->wrote_ack = true;
         break;
     case ACTION_REJECT:
-        to_broker(l, a, FAILPOINT_REJECT_BEFORE, broker_reject);
-        l->link->wrote_reject = true;
+        to_broker(sq, a, FAILPOINT_REJECT_BEFORE, broker_reject);
+        sq->link->wrote_reject = true;
         break;
     case ACTION_REQUEUE:
-        to_broker(l, a, FAILPOINT_RETURN_BEFORE, broker_requeue);
-        l->link->wrote_requeue = true;
+        to_broker(sq, a, FAILPOINT_RETURN_BEFORE, broker_requeue);
+        sq->link->wrote_requeue = true;
         break;
     case ACTION_CONSUME:
-        consume(l, a);
+        consume(sq, a);
         break;
     case ACTION_CANCEL:
-        cancel(l, a);
+        cancel(sq, a);
         break;
     case ACTION_REOPEN:
-        broker_reopen(l->link->broker, (uint32_t)l->index, a->text);
+        broker_reopen(sq->link->broker, (uint32_t)sq->index, a->text);
         break;
     case ACTION_ASK_DEPTH:
-        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f);
+        broker_ask_depth(sq->link->broker, (uint32_t)sq->index, &f);
         break;
     case ACTION_ASK_HOLDER:
-        ask_holder(s, l, a->ref);
+        ask_holder(s, sq, a->ref);
         break;
     case ACTION_TELL:
-        report_note(l, &a->note);
+        report_note(sq, &a->note);
         break;
     }
 }
 
 /* False: there may be more actions. */
-static bool run(struct sidecar *s, struct lane *l)
+static bool run(struct sidecar *s, struct sidecar_queue *sq)
 {
     struct abilities can;
     struct action a;
 
-    queue_time(&l->core, s->now_ms);
-    abilities_read(s, l, &can);
+    queue_time(&sq->core, s->now_ms);
+    abilities_read(s, sq, &can);
     for (int n = 0; n < N_ACTIONS_A_TURN; n++) {
-        if (!queue_next(&l->core, s->now_ms, abilities_all(&can), &a))
+        if (!queue_next(&sq->core, s->now_ms, abilities_all(&can), &a))
             return true;
-        carry_out(s, l, &a);
-        abilities_change(s, l, &a, &can);
+        carry_out(s, sq, &a);
+        abilities_change(s, sq, &a, &can);
     }
     return false;
 }
@@ -208,11 +208,11 @@ static void flush(struct sidecar *s)
 }
 
 /* After a change of the limiter or the database, other queues of the application may continue too. */
-static bool has_work(const struct sidecar *s, const struct lane *l)
+static bool has_work(const struct sidecar *s, const struct sidecar_queue *sq)
 {
-    const struct queue_held *h = &l->core.held;
+    const struct queue_held *h = &sq->core.held;
 
-    return l->touched || s->now_ms >= l->due_ms || h->wanted[OP_CLAIM].len || h->wanted[OP_FORWARD].len ||
+    return sq->touched || s->now_ms >= sq->due_ms || h->wanted[OP_CLAIM].len || h->wanted[OP_FORWARD].len ||
            h->wanted[OP_COMPLETE].len || h->wanted[OP_FAIL].len || h->wanted[OP_RELEASE].len ||
            h->wanted[OP_BURY].len || h->wanted[OP_CHECK].len || h->wanted[OP_LOOK].len ||
            h->wanted[OP_RENEW].len || h->wanted[OP_PUBLISH].len || h->wanted[OP_REVOKE].len;
@@ -223,11 +223,11 @@ static void applications_time(struct sidecar *s)
     for (size_t a = 0; a < s->n_applications; a++) {
         bool more = false, hangs = false;
 
-        for (size_t i = 0; i < s->n_lanes; i++) {
-            if (s->lanes[i].application != a)
+        for (size_t i = 0; i < s->n_queues; i++) {
+            if (s->queues[i].application != a)
                 continue;
-            more |= queue_wants_slot(&s->lanes[i].core);
-            hangs |= queue_may_hang(&s->lanes[i].core, s->now_ms);
+            more |= queue_wants_slot(&s->queues[i].core);
+            hangs |= queue_may_hang(&s->queues[i].core, s->now_ms);
         }
         application_time(&s->applications[a], s->now_ms, more, hangs);
     }
@@ -236,23 +236,23 @@ static void applications_time(struct sidecar *s)
 void actions_run(struct sidecar *s)
 {
     applications_time(s);
-    for (size_t n = 0; n < s->n_lanes; n++) {
-        struct lane *l = &s->lanes[(s->first + n) % s->n_lanes];
+    for (size_t n = 0; n < s->n_queues; n++) {
+        struct sidecar_queue *sq = &s->queues[(s->first + n) % s->n_queues];
 
-        if (has_work(s, l))
-            l->touched = !run(s, l);
-        s->letters.wanted |= queue_take_large_letter(&l->core);
+        if (has_work(s, sq))
+            sq->touched = !run(s, sq);
+        s->letters.wanted |= queue_take_large_letter(&sq->core);
     }
-    s->first = s->n_lanes ? (s->first + 1) % s->n_lanes : 0;
+    s->first = s->n_queues ? (s->first + 1) % s->n_queues : 0;
     batches_send(s);
     letters_send(s);
     flush(s);
     renewals_flush(s);
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        queue_reap(&l->core);
-        l->due_ms = queue_deadline(&l->core, s->now_ms);
+        queue_reap(&sq->core);
+        sq->due_ms = queue_deadline(&sq->core, s->now_ms);
     }
 }
 
@@ -260,11 +260,11 @@ int64_t actions_due_ms(const struct sidecar *s)
 {
     int64_t due = INT64_MAX;
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        if (s->lanes[i].touched)
+    for (size_t i = 0; i < s->n_queues; i++) {
+        if (s->queues[i].touched)
             return s->now_ms;
-        if (s->lanes[i].due_ms < due)
-            due = s->lanes[i].due_ms;
+        if (s->queues[i].due_ms < due)
+            due = s->queues[i].due_ms;
     }
     for (size_t i = 0; i < s->n_applications; i++) {
         int64_t at = application_deadline(&s->applications[i], s->now_ms);

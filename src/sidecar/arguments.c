@@ -15,17 +15,17 @@
 
 enum { JOB_EXTRA_MS = 15000 /* for name resolution */, REFUSED_AGAIN_MS = 15000 };
 
-void arguments_forget(struct lane *l)
+void arguments_forget(struct sidecar_queue *sq)
 {
-    l->arguments_known = false;
+    sq->arguments_known = false;
 }
 
-void arguments_want(struct lane *l)
+void arguments_want(struct sidecar_queue *sq)
 {
-    if (l->arguments_known)
+    if (sq->arguments_known)
         return;
-    l->arguments_wanted = true;
-    queue_limits_await(&l->core);
+    sq->arguments_wanted = true;
+    queue_limits_await(&sq->core);
 }
 
 static void job_ready(void *owner, uint32_t events)
@@ -34,76 +34,76 @@ static void job_ready(void *owner, uint32_t events)
     (void)events; /* arguments_step reads the result */
 }
 
-static void warn(const struct lane *l, const struct broker_arguments *a)
+static void warn(const struct sidecar_queue *sq, const struct broker_arguments *a)
 {
-    int limit = returns_limit(&l->core.returns);
+    int limit = returns_limit(&sq->core.returns);
     const char *drop = broker_arguments_drop_warning(a, limit),
                *small = broker_arguments_limit_warning(limit);
 
     if (drop)
-        report_reason(l, EVENT_LIMITS, drop);
-    if (small && !l->config->order.key.n) /* refused otherwise */
-        report_reason(l, EVENT_LIMITS, small);
+        report_reason(sq, EVENT_LIMITS, drop);
+    if (small && !sq->config->order.key.n) /* refused otherwise */
+        report_reason(sq, EVENT_LIMITS, small);
 }
 
 /* An ordered queue is not consumed while its arguments do not allow that. It is asked again until they do. */
-static void judge_order(struct lane *l, const struct arguments_found *found)
+static void judge_order(struct sidecar_queue *sq, const struct arguments_found *found)
 {
-    int64_t now_ms = l->sidecar->now_ms;
-    bool was_refused = l->core.pauses[PAUSE_NOT_ORDERED].since_ms != 0,
+    int64_t now_ms = sq->sidecar->now_ms;
+    bool was_refused = sq->core.pauses[PAUSE_NOT_ORDERED].since_ms != 0,
          read = found && found->answer == ARGUMENTS_READ,
          readable = !found || found->answer != ARGUMENTS_NO_QUEUE;
-    int limit = returns_limit(&l->core.returns);
+    int limit = returns_limit(&sq->core.returns);
     const char *refusal = NULL;
 
-    if (!l->config->order.key.n || !readable)
+    if (!sq->config->order.key.n || !readable)
         return;
     if (read)
-        refusal = broker_arguments_order_refusal(&found->arguments, limit, l->config->order.holds_dead);
-    else if (!l->core.returns.limits.read)
-        refusal = broker_arguments_order_unread(limit, l->config->order.holds_dead);
-    queue_refused(&l->core, now_ms, PAUSE_NOT_ORDERED, refusal);
+        refusal = broker_arguments_order_refusal(&found->arguments, limit, sq->config->order.holds_dead);
+    else if (!sq->core.returns.limits.read)
+        refusal = broker_arguments_order_unread(limit, sq->config->order.holds_dead);
+    queue_refused(&sq->core, now_ms, PAUSE_NOT_ORDERED, refusal);
     if (refusal && !was_refused)
-        report_reason(l, EVENT_REFUSED, refusal);
-    l->arguments_again_ms = refusal ? now_ms + REFUSED_AGAIN_MS : 0;
+        report_reason(sq, EVENT_REFUSED, refusal);
+    sq->arguments_again_ms = refusal ? now_ms + REFUSED_AGAIN_MS : 0;
 }
 
 /* found NULL: not read, so the earlier arguments stay. */
-static void tell(struct lane *l, const struct arguments_found *found)
+static void tell(struct sidecar_queue *sq, const struct arguments_found *found)
 {
-    struct queue_limits limits = l->core.returns.limits;
-    int limit_before = returns_limit(&l->core.returns);
+    struct queue_limits limits = sq->core.returns.limits;
+    int limit_before = returns_limit(&sq->core.returns);
 
     if (found && found->answer == ARGUMENTS_READ) {
         broker_arguments_limits(&found->arguments, &limits);
         if (found->arguments.kind == BROKER_KIND_QUORUM)
-            queue_kind_known(&l->core, KIND_QUORUM);
+            queue_kind_known(&sq->core, KIND_QUORUM);
         else if (found->arguments.kind == BROKER_KIND_CLASSIC)
-            queue_kind_known(&l->core, KIND_CLASSIC);
+            queue_kind_known(&sq->core, KIND_CLASSIC);
     }
-    l->touched = true;
-    queue_limits_known(&l->core, &limits);
-    judge_order(l, found);
-    l->arguments_known = found && found->answer != ARGUMENTS_NO_QUEUE && !l->arguments_again_ms;
+    sq->touched = true;
+    queue_limits_known(&sq->core, &limits);
+    judge_order(sq, found);
+    sq->arguments_known = found && found->answer != ARGUMENTS_NO_QUEUE && !sq->arguments_again_ms;
     if (found && found->answer == ARGUMENTS_READ &&
-        (!l->core.ready || returns_limit(&l->core.returns) != limit_before))
-        warn(l, &found->arguments);
+        (!sq->core.ready || returns_limit(&sq->core.returns) != limit_before))
+        warn(sq, &found->arguments);
 }
 
 static void begin(struct sidecar *s, struct broker_link *k)
 {
-    struct broker_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
+    struct broker_queue *queues = mem_zalloc(s->n_queues, sizeof(*queues));
     struct fault f = {0};
     size_t n = 0;
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        if (l->link != k || !l->arguments_wanted)
+        if (sq->link != k || !sq->arguments_wanted)
             continue;
-        queues[n++] = (struct broker_queue){.name = l->config->queue, .number = (uint32_t)i};
-        l->arguments_wanted = false;
-        l->arguments_asked = true;
+        queues[n++] = (struct broker_queue){.name = sq->config->queue, .number = (uint32_t)i};
+        sq->arguments_wanted = false;
+        sq->arguments_asked = true;
     }
     if (n)
         k->arguments.job = arguments_start(&s->config->broker, k->vhost, queues, n, s->config->instance, &f);
@@ -119,16 +119,16 @@ static void end(struct sidecar *s, struct broker_link *k, const struct arguments
 {
     k->arguments.job = NULL;
     for (size_t i = 0; i < n; i++) {
-        tell(&s->lanes[found[i].number], &found[i]);
-        s->lanes[found[i].number].arguments_asked = false;
+        tell(&s->queues[found[i].number], &found[i]);
+        s->queues[found[i].number].arguments_asked = false;
     }
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        if (l->link == k && l->arguments_asked)
-            tell(l, NULL);
-        if (l->link == k)
-            l->arguments_asked = false;
+        if (sq->link == k && sq->arguments_asked)
+            tell(sq, NULL);
+        if (sq->link == k)
+            sq->arguments_asked = false;
     }
 }
 
@@ -154,20 +154,20 @@ static void answered(struct sidecar *s, struct broker_link *k)
 
 static bool is_wanted(const struct sidecar *s, const struct broker_link *k)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].link == k && s->lanes[i].arguments_wanted)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].link == k && s->queues[i].arguments_wanted)
             return true;
     return false;
 }
 
 void arguments_step(struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        if (l->arguments_again_ms && s->now_ms >= l->arguments_again_ms && l->link->broker) {
-            l->arguments_again_ms = 0;
-            arguments_want(l);
+        if (sq->arguments_again_ms && s->now_ms >= sq->arguments_again_ms && sq->link->broker) {
+            sq->arguments_again_ms = 0;
+            arguments_want(sq);
         }
     }
     for (size_t i = 0; i < s->n_links; i++) {

@@ -11,13 +11,13 @@
 
 #include <string.h>
 
-/* A ref at the database: the lane, the operation, the delivery's ref. So a late answer is recognised as
+/* A ref at the database: the queue, the operation, the delivery's ref. So a late answer is recognised as
  * belonging to another operation. */
-enum { LANE_SHIFT = 52, OPERATION_SHIFT = 48 };
+enum { QUEUE_SHIFT = 52, OPERATION_SHIFT = 48 };
 
-static uint64_t ref_of(const struct lane *l, const struct delivery *d)
+static uint64_t ref_of(const struct sidecar_queue *sq, const struct delivery *d)
 {
-    return (uint64_t)l->index << LANE_SHIFT | (uint64_t)d->op << OPERATION_SHIFT | d->ref;
+    return (uint64_t)sq->index << QUEUE_SHIFT | (uint64_t)d->op << OPERATION_SHIFT | d->ref;
 }
 
 enum operation batches_operation(uint64_t ref)
@@ -25,9 +25,9 @@ enum operation batches_operation(uint64_t ref)
     return (enum operation)(ref >> OPERATION_SHIFT & 0xf);
 }
 
-struct lane *batches_lane(struct sidecar *s, uint64_t ref)
+struct sidecar_queue *batches_queue(struct sidecar *s, uint64_t ref)
 {
-    return &s->lanes[ref >> LANE_SHIFT];
+    return &s->queues[ref >> QUEUE_SHIFT];
 }
 
 uint64_t batches_ref(uint64_t ref)
@@ -36,13 +36,13 @@ uint64_t batches_ref(uint64_t ref)
 }
 
 /* The kind of batch for an operation. */
-static enum inbox_op kind_of(const struct lane *l, enum operation op)
+static enum inbox_op kind_of(const struct sidecar_queue *sq, enum operation op)
 {
     switch (op) {
     case OP_CLAIM:
-        if (l->config->store_ms)
-            return l->config->transaction ? INBOX_CLAIM_STORE_ASYNC : INBOX_CLAIM_STORE;
-        return l->config->transaction ? INBOX_CLAIM_ASYNC : INBOX_CLAIM;
+        if (sq->config->store_ms)
+            return sq->config->transaction ? INBOX_CLAIM_STORE_ASYNC : INBOX_CLAIM_STORE;
+        return sq->config->transaction ? INBOX_CLAIM_ASYNC : INBOX_CLAIM;
     case OP_RENEW:
         return INBOX_RENEW;
     case OP_COMPLETE:
@@ -64,13 +64,13 @@ static bool stores(enum inbox_op kind)
     return kind == INBOX_CLAIM_STORE || kind == INBOX_CLAIM_STORE_ASYNC;
 }
 
-bool batches_can(const struct sidecar *s, const struct lane *l, enum operation op)
+bool batches_can(const struct sidecar *s, const struct sidecar_queue *sq, enum operation op)
 {
-    enum inbox_op kind = kind_of(l, op);
+    enum inbox_op kind = kind_of(sq, op);
     const struct batch *b = &s->database.batches[kind];
 
     if (!s->database.inbox || !inbox_is_free(s->database.inbox, kind) ||
-        inbox_registration(s->database.inbox, l->config->entry, NULL) != INBOX_REGISTERED)
+        inbox_registration(s->database.inbox, sq->config->entry, NULL) != INBOX_REGISTERED)
         return false;
     if (kind == INBOX_BURY)
         return b->n < LETTERS_MAX && s->database.letters.bytes <= LETTERS_BYTES;
@@ -79,7 +79,8 @@ bool batches_can(const struct sidecar *s, const struct lane *l, enum operation o
     return b->n < BATCH_MAX;
 }
 
-static void letter_fill(struct letters *all, size_t i, const struct lane *l, const struct delivery *d)
+static void letter_fill(struct letters *all, size_t i, const struct sidecar_queue *sq,
+                        const struct delivery *d)
 {
     const struct message *m = d->message;
     const struct outcome_dead_letter *dead = delivery_dead_letter(d);
@@ -95,11 +96,11 @@ static void letter_fill(struct letters *all, size_t i, const struct lane *l, con
     fields_to_json(&all->headers, m->headers, m->n_headers, true);
     *letter = (struct inbox_letter){
         .reason = dead_reasons[dead->reason].name,
-        .queue = l->config->queue,
+        .queue = sq->config->queue,
         .rowless = delivery_is_rowless(d),
         .looked_for = queue_letter_is_looked_for(d),
         .exhausted = dead->row == LETTER_UNCLAIMED,
-        .holds = queue_letter_holds(&l->core, d),
+        .holds = queue_letter_holds(&sq->core, d),
         .attempts = d->claim.attempt + d->claim.takeovers,
         .body = {m->body, m->body_len},
         .content_type = m->properties[PROPERTY_CONTENT_TYPE],
@@ -160,9 +161,9 @@ static void outcome_fill(struct inbox_item *item, const struct delivery *d)
     }
 }
 
-void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new_token)
+void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d, bool new_token)
 {
-    enum inbox_op kind = kind_of(l, d->op);
+    enum inbox_op kind = kind_of(sq, d->op);
     bool large = kind == INBOX_BURY && queue_letter_is_large(d);
     struct batch *b = large ? &s->letters.batch : &s->database.batches[kind];
     struct letters *letters = large ? &s->letters.large : &s->database.letters;
@@ -171,8 +172,8 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new
     if (new_token)
         random_bytes(d->claim.token, sizeof(d->claim.token));
     *item = (struct inbox_item){
-        .ref = ref_of(l, d),
-        .queue = l->config->entry,
+        .ref = ref_of(sq, d),
+        .queue = sq->config->entry,
         .message_id = delivery_slice(d),
         .deaths = d->copy.deaths,
         .alone = d->claim.alone,
@@ -187,7 +188,7 @@ void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new
     if (stores(kind))
         item->stored = stored_fill(&s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC], b->n, d);
     if (kind == INBOX_BURY) {
-        letter_fill(letters, b->n, l, d);
+        letter_fill(letters, b->n, sq, d);
         if (letters->items[b->n].raw_id.data)
             item->message_id = (struct slice){0};
         item->letter = &letters->items[b->n];
@@ -214,10 +215,10 @@ void batches_send(struct sidecar *s)
         if (order[i] == INBOX_BURY)
             letters_finish(&s->database.letters, b->n);
         if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC || stores(order[i])) {
-            const struct lane *first = batches_lane(s, b->items[0].ref)->first;
+            const struct sidecar_queue *first = batches_queue(s, b->items[0].ref)->first;
 
             s->database.claim_sent_us[first->config->transaction] = clock_us();
-            histogram_add(&s->lanes[first->index].claim_batch, (int64_t)b->n);
+            histogram_add(&s->queues[first->index].claim_batch, (int64_t)b->n);
         }
         FAILPOINT_AT(b->failpoint + FAILPOINT_STEP_BEFORE);
         inbox_submit(s->database.inbox, order[i], b->items, b->n, &f); /* on a loss, rows answer all items */

@@ -22,9 +22,9 @@ enum {
     JOB_EXTRA_MS = 15000 /* for name resolution */
 };
 
-static bool is_on(const struct broker_link *k, const struct lane *l)
+static bool is_on(const struct broker_link *k, const struct sidecar_queue *sq)
 {
-    return l->link == k;
+    return sq->link == k;
 }
 
 static void socket_ready(void *owner, uint32_t events)
@@ -47,9 +47,9 @@ static enum queue_kind kind_of(enum broker_kind k)
     }
 }
 
-static void delivered(struct lane *l, const struct broker_event *ev)
+static void delivered(struct sidecar_queue *sq, const struct broker_event *ev)
 {
-    struct sidecar *s = l->sidecar;
+    struct sidecar *s = sq->sidecar;
     struct fault f = {0}, no_key = {0};
     struct arrival a = {
         .generation = ev->tag.generation,
@@ -68,89 +68,89 @@ static void delivered(struct lane *l, const struct broker_event *ev)
         a.redelivered = ev->message->redelivered;
         a.body_len = ev->message->body_len;
         a.delivery_count = message_delivery_count(ev->message);
-        a.n_rejected = message_rejections(ev->message, slice_of(l->config->queue));
+        a.n_rejected = message_rejections(ev->message, slice_of(sq->config->queue));
         a.deaths = message_deaths(ev->message);
         fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
-        if (l->config->order.key.n)
-            a.was_here = message_was_in(ev->message, slice_of(l->config->queue));
-        if (l->config->order.key.n)
-            a.has_key = key_make(l->config->order.key.items, l->config->order.key.n, ev->message, jsonread_id,
-                                 &s->id, a.key);
-        if (!a.has_key && l->config->order.unkeyed_is_dead) {
-            identify_no_key(l, ev->message, &no_key);
+        if (sq->config->order.key.n)
+            a.was_here = message_was_in(ev->message, slice_of(sq->config->queue));
+        if (sq->config->order.key.n)
+            a.has_key = key_make(sq->config->order.key.items, sq->config->order.key.n, ev->message,
+                                 jsonread_id, &s->id, a.key);
+        if (!a.has_key && sq->config->order.unkeyed_is_dead) {
+            identify_no_key(sq, ev->message, &no_key);
             a.no_key_text = no_key.text;
         }
-        a.no_id = identify_message(l, ev->message, &s->id, &f);
+        a.no_id = identify_message(sq, ev->message, &s->id, &f);
         a.no_id_text = f.text;
         a.id = buf_slice(&s->id);
     }
-    queue_delivered(&l->core, s->now_ms, &a);
+    queue_delivered(&sq->core, s->now_ms, &a);
 }
 
 static const char *stream_text = "the queue is a stream: put a classic or a quorum queue in its place";
 
-static void channel_lost(struct lane *l, const struct broker_event *ev)
+static void channel_lost(struct sidecar_queue *sq, const struct broker_event *ev)
 {
     int code = ev->reason == BROKER_REASON_NO_QUEUE ? 404 : ev->reason == BROKER_REASON_FORBIDDEN ? 403 : 1;
-    int64_t now_ms = l->sidecar->now_ms;
+    int64_t now_ms = sq->sidecar->now_ms;
 
     if (ev->reason == BROKER_REASON_STREAM) {
-        queue_refused(&l->core, now_ms, PAUSE_STREAM, stream_text);
-        report_reason(l, EVENT_REFUSED, stream_text);
+        queue_refused(&sq->core, now_ms, PAUSE_STREAM, stream_text);
+        report_reason(sq, EVENT_REFUSED, stream_text);
     }
     if (ev->reason == BROKER_REASON_NO_QUEUE)
-        arguments_forget(l);
-    snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->fault.text);
-    queue_channel_lost(&l->core, now_ms, code, ev->fault.text);
+        arguments_forget(sq);
+    snprintf(sq->depth_reason, sizeof(sq->depth_reason), "%.127s", ev->fault.text);
+    queue_channel_lost(&sq->core, now_ms, code, ev->fault.text);
 }
 
-static void channel_opened(struct lane *l, const struct broker_event *ev)
+static void channel_opened(struct sidecar_queue *sq, const struct broker_event *ev)
 {
-    const struct broker *b = l->link->broker;
+    const struct broker *b = sq->link->broker;
     char *rest;
     int major = (int)strtol(broker_version(b), &rest, 10);
     int minor = *rest == '.' ? (int)strtol(rest + 1, NULL, 10) : 0;
 
-    queue_channel_open(&l->core, l->sidecar->now_ms, ev->tag.generation, major, minor,
+    queue_channel_open(&sq->core, sq->sidecar->now_ms, ev->tag.generation, major, minor,
                        kind_of(broker_kind_of(b, ev->queue)));
-    arguments_want(l);
+    arguments_want(sq);
 }
 
-static void of_queue(struct lane *l, struct broker_event *ev)
+static void of_queue(struct sidecar_queue *sq, struct broker_event *ev)
 {
-    struct queue *q = &l->core;
-    int64_t now_ms = l->sidecar->now_ms;
+    struct queue *q = &sq->core;
+    int64_t now_ms = sq->sidecar->now_ms;
 
-    l->touched = true;
+    sq->touched = true;
     switch (ev->kind) {
     case BROKER_DELIVERY:
     case BROKER_SKIPPED:
-        delivered(l, ev);
+        delivered(sq, ev);
         break;
     case BROKER_CONSUMING:
         FAILPOINT(CONSUME_ANSWERED);
         queue_refused(q, now_ms, PAUSE_STREAM, NULL);
         queue_consuming(q, now_ms, ev->consumer);
         if (q->rules.ordered) /* others decide by it which replica is active */
-            replicas_hurry(l->sidecar);
+            replicas_hurry(sq->sidecar);
         break;
     case BROKER_STOPPED:
         FAILPOINT(CANCEL_ANSWERED);
         queue_stopped(q, now_ms, ev->consumer);
         break;
     case BROKER_CANCELLED:
-        arguments_forget(l);
-        report_reason(l, EVENT_CANCELLED, ev->fault.text); /* CHANNEL_LOST follows */
+        arguments_forget(sq);
+        report_reason(sq, EVENT_CANCELLED, ev->fault.text); /* CHANNEL_LOST follows */
         break;
     case BROKER_CHANNEL_LOST:
-        channel_lost(l, ev);
+        channel_lost(sq, ev);
         break;
     case BROKER_CHANNEL_OPEN:
         queue_refused(q, now_ms, PAUSE_STREAM, NULL); /* a stream's channel stays closed */
-        channel_opened(l, ev);
+        channel_opened(sq, ev);
         break;
     case BROKER_DEPTH:
-        snprintf(l->depth_reason, sizeof(l->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
+        snprintf(sq->depth_reason, sizeof(sq->depth_reason), "%.127s", ev->depth < 0 ? ev->fault.text : "");
         queue_depth(q, now_ms, ev->depth, ev->reason == BROKER_REASON_NO_QUEUE);
         break;
     case BROKER_KIND:
@@ -177,14 +177,14 @@ static void blocked(const struct broker_link *k, const struct broker_event *ev)
 static struct broker_room room_of(void *context, uint32_t number)
 {
     struct sidecar *s = context;
-    const struct lane *l = &s->lanes[number];
+    const struct sidecar_queue *sq = &s->queues[number];
     struct queue_room room;
 
-    queue_room(&l->core, &room);
+    queue_room(&sq->core, &room);
     return (struct broker_room){.body = room.body,
                                 .whole = room.whole,
                                 .urgent_count = room.near_count == INT64_MAX ? 0 : room.near_count,
-                                .urgent_body = l->config->max_message_bytes,
+                                .urgent_body = sq->config->max_message_bytes,
                                 .each = room.each};
 }
 
@@ -194,11 +194,11 @@ static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
     broker_free(k->broker);
     k->broker = NULL;
     k->readable = false;
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (is_on(k, &s->lanes[i])) {
-            queue_channel_lost(&s->lanes[i].core, s->now_ms, 0, reason);
-            s->lanes[i].touched = true;
-            arguments_forget(&s->lanes[i]); /* the queue may be another one by then */
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (is_on(k, &s->queues[i])) {
+            queue_channel_lost(&s->queues[i].core, s->now_ms, 0, reason);
+            s->queues[i].touched = true;
+            arguments_forget(&s->queues[i]); /* the queue may be another one by then */
         }
     if (k->closing)
         k->closed = true;
@@ -217,22 +217,22 @@ static int64_t timeout_of(const struct config_queue *q)
     return q->consumer_timeout_ms == CONFIG_CONSUMER_TIMEOUT_MS ? 0 : q->consumer_timeout_ms;
 }
 
-static struct broker_queue queue_of(const struct lane *l)
+static struct broker_queue queue_of(const struct sidecar_queue *sq)
 {
     return (struct broker_queue){
-        .name = l->config->queue, .number = (uint32_t)l->index, .timeout_ms = timeout_of(l->config)};
+        .name = sq->config->queue, .number = (uint32_t)sq->index, .timeout_ms = timeout_of(sq->config)};
 }
 
 static void begin(struct sidecar *s, struct broker_link *k)
 {
-    struct broker_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
+    struct broker_queue *queues = mem_zalloc(s->n_queues, sizeof(*queues));
     struct fault f = {0};
     struct job *job;
     size_t n = 0;
 
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (is_on(k, &s->lanes[i]))
-            queues[n++] = queue_of(&s->lanes[i]);
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (is_on(k, &s->queues[i]))
+            queues[n++] = queue_of(&s->queues[i]);
     job = broker_connect(&s->config->broker, k->vhost, queues, n, s->config->instance, &f);
     free(queues);
     if (job)
@@ -282,25 +282,25 @@ static void read_events(struct sidecar *s, struct broker_link *k)
         if (ev.kind == BROKER_BLOCKED || ev.kind == BROKER_UNBLOCKED)
             blocked(k, &ev);
         else
-            of_queue(&s->lanes[ev.queue], &ev);
+            of_queue(&s->queues[ev.queue], &ev);
     }
 }
 
-static void watch_kind(struct lane *l)
+static void watch_kind(struct sidecar_queue *sq)
 {
     struct fault f = {0}; /* broker_next reports a loss */
 
-    if (broker_kind_of(l->link->broker, (uint32_t)l->index) != BROKER_KIND_UNKNOWN)
+    if (broker_kind_of(sq->link->broker, (uint32_t)sq->index) != BROKER_KIND_UNKNOWN)
         return;
-    switch (queue_doubt(&l->core, l->sidecar->now_ms)) {
+    switch (queue_doubt(&sq->core, sq->sidecar->now_ms)) {
     case DOUBT_NONE:
         break;
     case DOUBT_DEPTH:
-        queue_depth_asked(&l->core, l->sidecar->now_ms);
-        broker_ask_depth(l->link->broker, (uint32_t)l->index, &f);
+        queue_depth_asked(&sq->core, sq->sidecar->now_ms);
+        broker_ask_depth(sq->link->broker, (uint32_t)sq->index, &f);
         break;
     case DOUBT_KIND:
-        broker_ask_kind(l->link->broker, (uint32_t)l->index, &f);
+        broker_ask_kind(sq->link->broker, (uint32_t)sq->index, &f);
         break;
     }
 }
@@ -314,9 +314,9 @@ static void tick(struct sidecar *s, struct broker_link *k)
     k->tick_ms = s->now_ms + (k->closing ? TICK_CLOSING_MS : TICK_MS);
     dial_time(s, &k->dial);
     k->readable = true; /* the library may have buffered input */
-    for (size_t i = 0; i < s->n_lanes && !k->closing; i++)
-        if (is_on(k, &s->lanes[i]))
-            watch_kind(&s->lanes[i]);
+    for (size_t i = 0; i < s->n_queues && !k->closing; i++)
+        if (is_on(k, &s->queues[i]))
+            watch_kind(&s->queues[i]);
     if (broker_tick(k->broker, &f))
         lost(s, k, f.text);
 }
@@ -351,22 +351,22 @@ static struct broker_link *link_of(struct sidecar *s, const char *vhost)
 
 int brokers_init(struct sidecar *s, struct fault *f)
 {
-    s->links = mem_zalloc(s->n_lanes, sizeof(*s->links)); /* the maximum, so that addresses stay the same */
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    s->links = mem_zalloc(s->n_queues, sizeof(*s->links)); /* the maximum, so that addresses stay the same */
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
         char *vhost;
 
-        if (broker_vhost(&s->config->broker, l->config, &vhost, f))
+        if (broker_vhost(&s->config->broker, sq->config, &vhost, f))
             return -1;
-        l->link = link_of(s, vhost);
-        if (l->link) {
+        sq->link = link_of(s, vhost);
+        if (sq->link) {
             free(vhost);
             continue;
         }
-        l->link = &s->links[s->n_links++];
-        l->link->vhost = vhost;
-        l->link->dial = (struct dial){.peer = "broker", .vhost = vhost};
-        l->link->renewals.dial = (struct dial){.peer = "renewals", .vhost = vhost};
+        sq->link = &s->links[s->n_links++];
+        sq->link->vhost = vhost;
+        sq->link->dial = (struct dial){.peer = "broker", .vhost = vhost};
+        sq->link->renewals.dial = (struct dial){.peer = "renewals", .vhost = vhost};
     }
     return 0;
 }

@@ -26,34 +26,34 @@ static void socket_ready(void *owner, uint32_t events)
 
 static void touch_all(struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        s->lanes[i].touched = true;
+    for (size_t i = 0; i < s->n_queues; i++)
+        s->queues[i].touched = true;
 }
 
 /* --- answers --- */
 
 void database_answered(struct sidecar *s, const struct inbox_row *r)
 {
-    struct lane *l = batches_lane(s, r->ref);
+    struct sidecar_queue *sq = batches_queue(s, r->ref);
     enum operation op = batches_operation(r->ref);
     struct row row = r->row;
 
     row.op = op;
-    int64_t *sent = &s->database.claim_sent_us[l->config->transaction];
+    int64_t *sent = &s->database.claim_sent_us[sq->config->transaction];
     if (op == OP_CLAIM && *sent) {
-        queue_claim_took(&l->core, clock_us() - *sent);
+        queue_claim_took(&sq->core, clock_us() - *sent);
         *sent = 0;
     }
     FAILPOINT_AT(operation_info(op)->failpoint + FAILPOINT_STEP_ANSWERED);
     if (r->namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
-        report_reason(l, EVENT_LIMITS,
+        report_reason(sq, EVENT_LIMITS,
                       "another sidecar runs under this one's `instance`: give each its own, or none");
     }
-    if (row.answer == ROW_HELD && l->config->transaction)
+    if (row.answer == ROW_HELD && sq->config->transaction)
         replicas_met(s, row.detail);
-    queue_row(&l->core, s->now_ms, batches_ref(r->ref), &row);
-    l->touched = true;
+    queue_row(&sq->core, s->now_ms, batches_ref(r->ref), &row);
+    sq->touched = true;
 }
 
 static void holder_answered(struct sidecar *s)
@@ -62,9 +62,9 @@ static void holder_answered(struct sidecar *s)
 
     if (!inbox_holder(s->database.inbox, &h))
         return;
-    struct lane *l = batches_lane(s, s->database.asked_holder);
-    report_holder(l, batches_ref(s->database.asked_holder), &h);
-    l->touched = true;
+    struct sidecar_queue *sq = batches_queue(s, s->database.asked_holder);
+    report_holder(sq, batches_ref(s->database.asked_holder), &h);
+    sq->touched = true;
     s->database.asked_holder = 0;
 }
 
@@ -91,8 +91,8 @@ static void figures_answered(struct sidecar *s)
     s->database.asked_figures = false;
     s->database.has_figures = true;
     s->database.figures = figures;
-    for (size_t i = 0; i < s->n_lanes; i++)
-        s->lanes[i].n_dead_letters = figures.dead_letters[s->lanes[i].config->entry];
+    for (size_t i = 0; i < s->n_queues; i++)
+        s->queues[i].n_dead_letters = figures.dead_letters[s->queues[i].config->entry];
     housekeeping_weigh(s);
 }
 
@@ -119,29 +119,29 @@ static void lost(struct sidecar *s, const char *reason)
 {
     forget(s, "the connection to the database was lost");
     database_lost(&s->database.core, s->now_ms, reason);
-    for (size_t i = 0; i < s->n_lanes; i++)
-        queue_database_lost(&s->lanes[i].core, s->now_ms);
+    for (size_t i = 0; i < s->n_queues; i++)
+        queue_database_lost(&s->queues[i].core, s->now_ms);
     touch_all(s);
     dial_failed(s, &s->database.dial, reason);
 }
 
 void database_dial(struct sidecar *s, struct dial *d)
 {
-    struct inbox_queue *queues = mem_zalloc(s->n_lanes, sizeof(*queues));
+    struct inbox_queue *queues = mem_zalloc(s->n_queues, sizeof(*queues));
     struct inbox_self self = {.instance = s->config->instance,
                               .number = s->file.start > 0 ? s->file.start : 1,
                               .own = s->file.instance_was_there};
     struct fault f = {0};
     struct job *job;
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        const struct config_queue *q = s->lanes[i].config;
+    for (size_t i = 0; i < s->n_queues; i++) {
+        const struct config_queue *q = s->queues[i].config;
 
         free((char *)queues[q->entry].order_key); /* of another partition */
         queues[q->entry] =
             (struct inbox_queue){.consumer = q->consumer,
-                                 .broker = s->lanes[i].link->cluster,
-                                 .vhost = s->lanes[i].link->vhost,
+                                 .broker = s->queues[i].link->cluster,
+                                 .vhost = s->queues[i].link->vhost,
                                  .queue = q->pattern ? q->pattern : q->queue,
                                  .takes_over = q->takes_over,
                                  .order_key = identity_sources_text(q->order.key.items, q->order.key.n),
@@ -163,19 +163,19 @@ void database_dial(struct sidecar *s, struct dial *d)
 }
 
 /* Tokens, presence and the log use the consumer name that the rows have. */
-static void use_consumer(struct lane *l)
+static void use_consumer(struct sidecar_queue *sq)
 {
-    struct config_queue *q = &l->sidecar->config->queues[l->index];
+    struct config_queue *q = &sq->sidecar->config->queues[sq->index];
     char text[640];
 
-    if (!strcmp(q->consumer, inbox_consumer(l->sidecar->database.inbox, q->entry)))
+    if (!strcmp(q->consumer, inbox_consumer(sq->sidecar->database.inbox, q->entry)))
         return;
     q->consumer = q->takes_over;
     snprintf(
         text, sizeof(text),
         "its rows stay under the consumer name \"%s\", which takes_over names: so it is called from now on",
         q->consumer);
-    report_reason(l, EVENT_LIMITS, text);
+    report_reason(sq, EVENT_LIMITS, text);
 }
 
 /* A queue that is not registered pauses with the reason. */
@@ -185,23 +185,23 @@ static void look_at_registrations(struct sidecar *s)
 
     s->database.registered = true;
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
-        enum inbox_registration r = inbox_registration(s->database.inbox, l->config->entry, &f);
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
+        enum inbox_registration r = inbox_registration(s->database.inbox, sq->config->entry, &f);
         bool refused = r == INBOX_REFUSED;
 
         s->database.registered &= r == INBOX_REGISTERED;
         if (r == INBOX_BUSY)
             continue;
         if (!refused)
-            use_consumer(l);
-        if (refused && !l->refused_told && l->first == l)
-            report_reason(l, EVENT_REFUSED, f.text);
-        if (refused != l->refused_told) {
-            queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, refused ? f.text : NULL);
-            l->touched = true;
+            use_consumer(sq);
+        if (refused && !sq->refused_told && sq->first == sq)
+            report_reason(sq, EVENT_REFUSED, f.text);
+        if (refused != sq->refused_told) {
+            queue_refused(&sq->core, s->now_ms, PAUSE_REFUSED, refused ? f.text : NULL);
+            sq->touched = true;
         }
-        l->refused_told = refused;
+        sq->refused_told = refused;
     }
     if (s->database.registered)
         touch_all(s); /* deliveries may have arrived before */
@@ -211,25 +211,25 @@ void database_broker_is(struct sidecar *s, const struct broker_link *k)
 {
     if (!s->database.inbox || !k->cluster)
         return;
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].link == k)
-            inbox_set_broker(s->database.inbox, s->lanes[i].config->entry, k->cluster);
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].link == k)
+            inbox_set_broker(s->database.inbox, s->queues[i].config->entry, k->cluster);
     s->database.registered = false;
     s->presence.at_ms = 0; /* the same call registers, and reads the pauses before any work begins */
 }
 
 static void refused_whole(struct sidecar *s, const char *reason)
 {
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        if (!l->refused_told && l->first == l)
-            report_reason(l, EVENT_REFUSED, reason);
-        l->refused_told = true;
-        queue_refused(&l->core, s->now_ms, PAUSE_REFUSED, reason);
-        l->touched = true;
+        if (!sq->refused_told && sq->first == sq)
+            report_reason(sq, EVENT_REFUSED, reason);
+        sq->refused_told = true;
+        queue_refused(&sq->core, s->now_ms, PAUSE_REFUSED, reason);
+        sq->touched = true;
     }
-    if (!s->n_lanes)
+    if (!s->n_queues)
         dial_failed(s, &s->database.dial, reason); /* no queue reports it */
     dial_later(s, &s->database.dial, FAILPOINT_MS(REFUSED));
 }
@@ -256,8 +256,8 @@ static void arrive(struct sidecar *s, void *result)
         return;
     }
     database_linked(&d->core);
-    for (size_t i = 0; i < s->n_lanes; i++)
-        queue_database_linked(&s->lanes[i].core, s->now_ms);
+    for (size_t i = 0; i < s->n_queues; i++)
+        queue_database_linked(&s->queues[i].core, s->now_ms);
     outbox_database_is(s, true, NULL);
     s->presence.at_ms = 0;
     store_linked(s);
@@ -317,8 +317,8 @@ static void slim(struct sidecar *s)
 {
     if (!inbox_is_swollen(s->database.inbox) || !outbox_is_quiet(s))
         return;
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (queue_n_held(&s->lanes[i].core))
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (queue_n_held(&s->queues[i].core))
             return;
     forget(s, "reconnecting to the database to free memory");
     database_unlinked(&s->database.core, "reconnecting to free memory");

@@ -15,7 +15,7 @@
 
 struct broker_link;
 struct delivery;
-struct lane;
+struct sidecar_queue;
 struct sidecar;
 
 enum { BATCH_MAX = 256, LETTERS_MAX = 64, LETTERS_BYTES = 4 << 20, STORED_BYTES = 512 << 10 };
@@ -57,10 +57,10 @@ struct sidecar_database {
     struct batch batches[N_INBOX_OPS];
     struct letters letters;
     struct stored stored[2]; /* indexed by whether the claims are asynchronous */
-    size_t housekeeps;       /* the lane with a call in flight; SIZE_MAX: none */
+    size_t housekeeps;       /* the queue with a call in flight; SIZE_MAX: none */
     bool expires_history;    /* set: the call belongs to the walk through the history */
     int64_t house_pause_ms;  /* no call of housekeeping before then */
-    uint64_t asked_holder;   /* lane and ref, as in an item; 0: none */
+    uint64_t asked_holder;   /* queue and ref, as in an item; 0: none */
 };
 
 /* Letters above LETTER_LARGE_BYTES, on a connection of their own: see letters.c. */
@@ -83,17 +83,17 @@ void database_deinit(struct sidecar *s);
 
 /* --- batches.c --- */
 
-bool batches_can(const struct sidecar *s, const struct lane *l, enum operation op);
-void batches_add(struct sidecar *s, struct lane *l, struct delivery *d, bool new_token);
+bool batches_can(const struct sidecar *s, const struct sidecar_queue *sq, enum operation op);
+void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d, bool new_token);
 void batches_send(struct sidecar *s);
 enum operation batches_operation(uint64_t ref); /* of an item's ref */
-struct lane *batches_lane(struct sidecar *s, uint64_t ref);
+struct sidecar_queue *batches_queue(struct sidecar *s, uint64_t ref);
 uint64_t batches_ref(uint64_t ref);
 
 /* --- letters.c --- */
 
 void letters_step(struct sidecar *s);
-bool letters_can(const struct sidecar *s, const struct lane *l); /* may one be added? */
+bool letters_can(const struct sidecar *s, const struct sidecar_queue *sq); /* may one be added? */
 void letters_send(struct sidecar *s);
 int64_t letters_due_ms(const struct sidecar *s);
 void letters_close(struct sidecar *s);

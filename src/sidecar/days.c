@@ -35,7 +35,7 @@ static void tell_stuck(struct sidecar *s, const char *partition)
              "onceward.%s is past its retention, and could not be dropped in %d tries: somebody reads stored "
              "messages in a long transaction (a dump?), see pg_stat_activity",
              partition, s->store.n_stuck);
-    report_reason(&s->lanes[0], EVENT_LIMITS, reason);
+    report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }
 
 static void answered(struct sidecar *s)

@@ -55,10 +55,10 @@ void dial_later(struct sidecar *s, struct dial *d, int64_t wait_ms)
 
 static bool somebody_was_ready(const struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].core.ready)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].core.ready)
             return true;
-    return !s->n_lanes;
+    return !s->n_queues;
 }
 
 void dial_failed(struct sidecar *s, struct dial *d, const char *reason)

@@ -47,20 +47,20 @@ static void set_batch(struct figures *g, enum stats_field f, const struct histog
     g->fields[f] = (struct figure){.is = FIGURE_NUMBER, .n = {histogram_quantile(h, 500), h->max}};
 }
 
-static const struct lane *lane_numbered(const struct sidecar *s, uint64_t number)
+static const struct sidecar_queue *sidecar_queue_numbered(const struct sidecar *s, uint64_t number)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].core.number == number)
-            return &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].core.number == number)
+            return &s->queues[i];
     return NULL;
 }
 
 /* The reason why messages wait while one runs alone. */
-static void read_state(struct figures *g, const struct lane *l)
+static void read_state(struct figures *g, const struct sidecar_queue *sq)
 {
-    const struct application *a = l->core.application;
-    const struct lane *other = lane_numbered(l->sidecar, queue_number_of(a->place.holder));
-    enum queue_state state = queue_state(&l->core);
+    const struct application *a = sq->core.application;
+    const struct sidecar_queue *other = sidecar_queue_numbered(sq->sidecar, queue_number_of(a->place.holder));
+    enum queue_state state = queue_state(&sq->core);
 
     set_text(g, STATS_STATE, queue_states[state].name);
     if (state == QUEUE_SUSPECTS && a->place.taken)
@@ -76,13 +76,13 @@ static void read_state(struct figures *g, const struct lane *l)
     set_text(g, STATS_STATE_DETAIL, g->detail);
 }
 
-static void read_pauses(struct figures *g, const struct lane *l)
+static void read_pauses(struct figures *g, const struct sidecar_queue *sq)
 {
     const struct queue_pause *first = NULL;
-    int64_t longest = 0, now_ms = l->sidecar->now_ms;
+    int64_t longest = 0, now_ms = sq->sidecar->now_ms;
 
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
-        const struct queue_pause *p = &l->core.pauses[r];
+        const struct queue_pause *p = &sq->core.pauses[r];
 
         if (!p->since_ms)
             continue;
@@ -97,31 +97,31 @@ static void read_pauses(struct figures *g, const struct lane *l)
     set_int(g, STATS_PAUSED_FOR_MS, longest);
 }
 
-static void read_depth(struct figures *g, const struct lane *l)
+static void read_depth(struct figures *g, const struct sidecar_queue *sq)
 {
     int64_t depth = -1;
 
-    for (size_t i = 0; i < l->config->n_partitions; i++)
-        if (l[i].core.consumer.watch.depth >= 0)
-            depth = (depth < 0 ? 0 : depth) + l[i].core.consumer.watch.depth;
-    if (depth >= 0 && l->link->broker) {
+    for (size_t i = 0; i < sq->config->n_partitions; i++)
+        if (sq[i].core.consumer.watch.depth >= 0)
+            depth = (depth < 0 ? 0 : depth) + sq[i].core.consumer.watch.depth;
+    if (depth >= 0 && sq->link->broker) {
         set_int(g, STATS_DEPTH, depth);
         return;
     }
     set_null(g, STATS_DEPTH);
     set_text(g, STATS_DEPTH_REASON,
-             !l->link->broker     ? "not connected"
-             : l->depth_reason[0] ? l->depth_reason
-                                  : "not asked yet");
+             !sq->link->broker     ? "not connected"
+             : sq->depth_reason[0] ? sq->depth_reason
+                                   : "not asked yet");
 }
 
-static void read_database(struct figures *g, const struct lane *l)
+static void read_database(struct figures *g, const struct sidecar_queue *sq)
 {
-    const struct sidecar_database *d = &l->sidecar->database;
+    const struct sidecar_database *d = &sq->sidecar->database;
     bool known = d->has_figures && d->inbox, may_see = known && d->figures.oldest_snapshot_ms >= 0;
 
     if (known) {
-        set_int(g, STATS_DEAD_LETTERS, l->n_dead_letters);
+        set_int(g, STATS_DEAD_LETTERS, sq->n_dead_letters);
         set_int(g, STATS_DEAD_LETTER_BYTES, d->figures.dead_letter_bytes);
     } else {
         set_null(g, STATS_DEAD_LETTERS);
@@ -138,18 +138,18 @@ static void read_database(struct figures *g, const struct lane *l)
 }
 
 /* Does the partition take messages, as far as is known here? */
-static bool is_active(const struct lane *l)
+static bool is_active(const struct sidecar_queue *sq)
 {
-    const struct consumer *c = &l->core.consumer;
+    const struct consumer *c = &sq->core.consumer;
 
-    return l->core.generation && c->state == CONSUMER_ACTIVE && !c->watch.standby && !c->watch.no_queue &&
-           !handover_is_standby(&l->core);
+    return sq->core.generation && c->state == CONSUMER_ACTIVE && !c->watch.standby && !c->watch.no_queue &&
+           !handover_is_standby(&sq->core);
 }
 
 /* The partition whose state stands for all: one that stands still, else one that consumes. */
-static const struct lane *lane_that_tells(const struct lane *first)
+static const struct sidecar_queue *queue_that_tells(const struct sidecar_queue *first)
 {
-    const struct lane *best = first;
+    const struct sidecar_queue *best = first;
 
     for (size_t i = 0; i < first->config->n_partitions; i++) {
         enum queue_state state = queue_state(&first[i].core);
@@ -178,13 +178,13 @@ struct sums {
     int64_t oldest_ms;
 };
 
-static void sums_read(const struct lane *first, struct sums *ret)
+static void sums_read(const struct sidecar_queue *first, struct sums *ret)
 {
     *ret = (struct sums){0};
     for (size_t i = 0; i < first->config->n_partitions; i++) {
-        const struct lane *l = &first[i];
-        const struct queue_counts *c = &l->core.counts;
-        int64_t oldest_ms = queue_oldest_ms(&l->core, l->sidecar->now_ms);
+        const struct sidecar_queue *sq = &first[i];
+        const struct queue_counts *c = &sq->core.counts;
+        int64_t oldest_ms = queue_oldest_ms(&sq->core, sq->sidecar->now_ms);
 
         add_counter(&ret->counts.received, &c->received);
         add_counter(&ret->counts.completed, &c->completed);
@@ -194,30 +194,30 @@ static void sums_read(const struct lane *first, struct sums *ret)
         add_counter(&ret->counts.dead, &c->dead);
         add_counter(&ret->counts.unkeyed, &c->unkeyed);
         add_counter(&ret->counts.suppressed, &c->suppressed);
-        ret->n_in_flight += queue_n_in_flight(&l->core);
-        ret->n_accepted += l->core.held.n_accepted;
-        ret->n_parked += queue_n_parked(&l->core);
-        ret->n_held += queue_n_held(&l->core);
-        ret->n_bytes += l->core.held.n_bytes;
-        ret->n_partitions += !l->core.drain || !l->config->leaving;
-        ret->n_active += is_active(l);
+        ret->n_in_flight += queue_n_in_flight(&sq->core);
+        ret->n_accepted += sq->core.held.n_accepted;
+        ret->n_parked += queue_n_parked(&sq->core);
+        ret->n_held += queue_n_held(&sq->core);
+        ret->n_bytes += sq->core.held.n_bytes;
+        ret->n_partitions += !sq->core.drain || !sq->config->leaving;
+        ret->n_active += is_active(sq);
         if (oldest_ms > ret->oldest_ms)
             ret->oldest_ms = oldest_ms;
     }
 }
 
-void figures_read(const struct lane *l, struct figures *ret)
+void figures_read(const struct sidecar_queue *sq, struct figures *ret)
 {
-    const struct sidecar *s = l->sidecar;
-    const struct lane *telling = lane_that_tells(l);
+    const struct sidecar *s = sq->sidecar;
+    const struct sidecar_queue *telling = queue_that_tells(sq);
     struct sums sums;
     const struct queue_counts *counts = &sums.counts;
 
-    sums_read(l, &sums);
+    sums_read(sq, &sums);
     *ret = (struct figures){0};
     read_state(ret, telling);
     read_pauses(ret, telling);
-    if (l->config->pattern) {
+    if (sq->config->pattern) {
         set_int(ret, STATS_PARTITIONS, (int64_t)sums.n_partitions);
         set_int(ret, STATS_PARTITIONS_ACTIVE, (int64_t)sums.n_active);
     }
@@ -227,28 +227,28 @@ void figures_read(const struct lane *l, struct figures *ret)
     set_counter(ret, STATS_RETRIED, &counts->retried);
     set_counter(ret, STATS_GIVEN_BACK, &counts->given_back);
     set_counter(ret, STATS_DEAD, &counts->dead);
-    if (l->core.rules.ordered)
+    if (sq->core.rules.ordered)
         set_counter(ret, STATS_UNKEYED, &counts->unkeyed);
     set_int(ret, STATS_IN_FLIGHT, (int64_t)sums.n_in_flight);
     set_int(ret, STATS_ACCEPTED, (int64_t)sums.n_accepted);
-    set_int(ret, STATS_LIMIT, queue_limit(&l->core));
-    if (queue_limit_reason(&l->core))
-        set_text(ret, STATS_LIMIT_REASON, queue_limit_reason(&l->core));
-    if (queue_batch_size(&l->core))
-        set_int(ret, STATS_BATCH_SIZE, (int64_t)queue_batch_size(&l->core));
+    set_int(ret, STATS_LIMIT, queue_limit(&sq->core));
+    if (queue_limit_reason(&sq->core))
+        set_text(ret, STATS_LIMIT_REASON, queue_limit_reason(&sq->core));
+    if (queue_batch_size(&sq->core))
+        set_int(ret, STATS_BATCH_SIZE, (int64_t)queue_batch_size(&sq->core));
     set_int(ret, STATS_PARKED, (int64_t)sums.n_parked);
     set_int(ret, STATS_HELD, (int64_t)sums.n_held);
     set_int(ret, STATS_HELD_BYTES, (int64_t)sums.n_bytes);
-    set_latency(ret, STATS_FORWARD_MS, &l->forward_us);
-    set_latency(ret, STATS_END_TO_END_MS, &l->end_to_end_us);
-    set_batch(ret, STATS_CLAIM_BATCH, &l->claim_batch);
-    read_depth(ret, l);
-    read_database(ret, l);
+    set_latency(ret, STATS_FORWARD_MS, &sq->forward_us);
+    set_latency(ret, STATS_END_TO_END_MS, &sq->end_to_end_us);
+    set_batch(ret, STATS_CLAIM_BATCH, &sq->claim_batch);
+    read_depth(ret, sq);
+    read_database(ret, sq);
     set_int(ret, STATS_OLDEST_UNFINISHED_MS, sums.oldest_ms);
-    set_count(ret, STATS_RECONNECTS, l->link->dial.n_reconnects + s->database.dial.n_reconnects,
-              l->reconnects_told);
+    set_count(ret, STATS_RECONNECTS, sq->link->dial.n_reconnects + s->database.dial.n_reconnects,
+              sq->reconnects_told);
     set_counter(ret, STATS_SUPPRESSED, &counts->suppressed);
-    set_count(ret, STATS_DROPPED_LINES, log_dropped(), l->dropped_told);
+    set_count(ret, STATS_DROPPED_LINES, log_dropped(), sq->dropped_told);
 }
 
 /* --- the line --- */
@@ -292,20 +292,20 @@ static void counts_take(struct queue_counts *c)
 }
 
 /* Starts the counts of the next line. */
-static void begin_interval(struct lane *l, const struct figures *g)
+static void begin_interval(struct sidecar_queue *sq, const struct figures *g)
 {
-    int64_t now_ms = l->sidecar->now_ms;
+    int64_t now_ms = sq->sidecar->now_ms;
 
-    for (size_t i = 0; i < l->config->n_partitions; i++)
-        counts_take(&l[i].core.counts);
-    figures_keep(&l->forward, &g->fields[STATS_FORWARD_MS], now_ms);
-    figures_keep(&l->end_to_end, &g->fields[STATS_END_TO_END_MS], now_ms);
-    figures_keep(&l->batch, &g->fields[STATS_CLAIM_BATCH], now_ms);
-    histogram_reset(&l->forward_us);
-    histogram_reset(&l->end_to_end_us);
-    histogram_reset(&l->claim_batch);
-    l->reconnects_told = (uint64_t)g->fields[STATS_RECONNECTS].n[1];
-    l->dropped_told = (uint64_t)g->fields[STATS_DROPPED_LINES].n[1];
+    for (size_t i = 0; i < sq->config->n_partitions; i++)
+        counts_take(&sq[i].core.counts);
+    figures_keep(&sq->forward, &g->fields[STATS_FORWARD_MS], now_ms);
+    figures_keep(&sq->end_to_end, &g->fields[STATS_END_TO_END_MS], now_ms);
+    figures_keep(&sq->batch, &g->fields[STATS_CLAIM_BATCH], now_ms);
+    histogram_reset(&sq->forward_us);
+    histogram_reset(&sq->end_to_end_us);
+    histogram_reset(&sq->claim_batch);
+    sq->reconnects_told = (uint64_t)g->fields[STATS_RECONNECTS].n[1];
+    sq->dropped_told = (uint64_t)g->fields[STATS_DROPPED_LINES].n[1];
 }
 
 /* --- time of the line --- */
@@ -315,16 +315,16 @@ enum { IDLE_INTERVALS = 6, IDLE_MS = 60000 };
 
 /* The facts that require a line at this interval: increased counts, a state, and anything that does not
  * progress. */
-static struct figures_told told_now(const struct lane *l)
+static struct figures_told told_now(const struct sidecar_queue *sq)
 {
-    struct figures_told told = {.n_dead_letters = l->n_dead_letters,
-                                .state = (int)queue_state(&lane_that_tells(l)->core)};
+    struct figures_told told = {.n_dead_letters = sq->n_dead_letters,
+                                .state = (int)queue_state(&queue_that_tells(sq)->core)};
 
-    told.sum = log_dropped() + (uint64_t)l->link->dial.n_reconnects +
-               (uint64_t)l->sidecar->database.dial.n_reconnects;
-    told.busy = !l->link->broker || !l->sidecar->database.inbox;
-    for (size_t i = 0; i < l->config->n_partitions; i++) {
-        const struct queue *q = &l[i].core;
+    told.sum = log_dropped() + (uint64_t)sq->link->dial.n_reconnects +
+               (uint64_t)sq->sidecar->database.dial.n_reconnects;
+    told.busy = !sq->link->broker || !sq->sidecar->database.inbox;
+    for (size_t i = 0; i < sq->config->n_partitions; i++) {
+        const struct queue *q = &sq[i].core;
         const struct queue_counts *c = &q->counts;
 
         for (int r = 0; r < N_PAUSE_REASONS; r++)
@@ -336,49 +336,49 @@ static struct figures_told told_now(const struct lane *l)
     return told;
 }
 
-static bool is_due(const struct lane *l)
+static bool is_due(const struct sidecar_queue *sq)
 {
-    const struct sidecar *s = l->sidecar;
-    struct figures_told now = told_now(l);
+    const struct sidecar *s = sq->sidecar;
+    struct figures_told now = told_now(sq);
     int64_t idle_ms = s->config->log.stats_interval_ms * IDLE_INTERVALS;
 
-    if (now.busy || l->told.busy || now.sum != l->told.sum || now.state != l->told.state ||
-        now.n_dead_letters != l->told.n_dead_letters)
+    if (now.busy || sq->told.busy || now.sum != sq->told.sum || now.state != sq->told.state ||
+        now.n_dead_letters != sq->told.n_dead_letters)
         return true;
-    return s->now_ms - l->stats_said_ms >= (idle_ms < IDLE_MS ? idle_ms : IDLE_MS);
+    return s->now_ms - sq->stats_said_ms >= (idle_ms < IDLE_MS ? idle_ms : IDLE_MS);
 }
 
-void figures_say(struct lane *l)
+void figures_say(struct sidecar_queue *sq)
 {
     struct figures g;
     struct log_line line;
 
-    figures_read(l, &g);
-    log_begin(&line, EVENT_STATS, l->config->name);
+    figures_read(sq, &g);
+    log_begin(&line, EVENT_STATS, sq->config->name);
     figures_log(&line, &g, 0, N_STATS_FIELDS);
     log_end(&line);
-    begin_interval(l, &g);
-    l->told = told_now(l);
-    l->stats_said_ms = l->sidecar->now_ms;
+    begin_interval(sq, &g);
+    sq->told = told_now(sq);
+    sq->stats_said_ms = sq->sidecar->now_ms;
 }
 
 void figures_step(struct sidecar *s)
 {
     bool any = false;
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
         struct fault f = {0};
 
-        if (s->now_ms < l->stats_at_ms)
+        if (s->now_ms < sq->stats_at_ms)
             continue;
-        if (l->stats_at_ms && l->first == l && is_due(l))
-            figures_say(l);
-        l->stats_at_ms = s->now_ms + s->config->log.stats_interval_ms;
+        if (sq->stats_at_ms && sq->first == sq && is_due(sq))
+            figures_say(sq);
+        sq->stats_at_ms = s->now_ms + s->config->log.stats_interval_ms;
         any = true;
-        if (l->link->broker && l->core.generation && broker_can_write(l->link->broker, (uint32_t)i, 1)) {
-            queue_depth_asked(&l->core, s->now_ms);
-            broker_ask_depth(l->link->broker, (uint32_t)i, &f);
+        if (sq->link->broker && sq->core.generation && broker_can_write(sq->link->broker, (uint32_t)i, 1)) {
+            queue_depth_asked(&sq->core, s->now_ms);
+            broker_ask_depth(sq->link->broker, (uint32_t)i, &f);
         }
     }
     if (any && s->database.inbox && !s->database.asked_figures) {

@@ -4,7 +4,7 @@
 #include "onceward/base/log.h"
 #include "onceward/core/queue.h"
 #include "onceward/inbox/inbox.h"
-#include "sidecar/lane.h"
+#include "sidecar/sidecar_queue.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,23 +16,23 @@ struct sidecar;
 
 /* --- report.c --- */
 
-void report_note(struct lane *l, const struct note *n);
-void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h);
-void report_reason(const struct lane *l, enum event e, const char *reason);
+void report_note(struct sidecar_queue *sq, const struct note *n);
+void report_holder(struct sidecar_queue *sq, uint64_t ref, const struct inbox_holder *h);
+void report_reason(const struct sidecar_queue *sq, enum event e, const char *reason);
 
 /* --- figures.c --- */
 
 /* Fields of the stats line (of a queue), or of the outbox line, as they are now. The texts live as long as the
- * lane and this struct, until the next turn. */
+ * queue and this struct, until the next turn. */
 struct figures {
     struct figure fields[N_FIGURES];
     char detail[256];
 };
 
-void figures_read(const struct lane *l, struct figures *ret);
-void figures_log(struct log_line *l, const struct figures *g, enum stats_field first, size_t n);
+void figures_read(const struct sidecar_queue *sq, struct figures *ret);
+void figures_log(struct log_line *sq, const struct figures *g, enum stats_field first, size_t n);
 void figures_keep(struct interval *i, const struct figure *f, int64_t now_ms);
-void figures_say(struct lane *l);
+void figures_say(struct sidecar_queue *sq);
 void figures_step(struct sidecar *s);
 
 /* --- metrics.c --- */

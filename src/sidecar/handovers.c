@@ -7,18 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-void handovers_init(struct lane *l)
+void handovers_init(struct sidecar_queue *sq)
 {
-    struct slice instance = slice_of(l->sidecar->config->instance), queue = slice_of(l->config->queue);
+    struct slice instance = slice_of(sq->sidecar->config->instance), queue = slice_of(sq->config->queue);
 
-    if (l->core.rules.ordered)
-        handover_init(&l->core, handover_hash(instance.data, instance.len),
+    if (sq->core.rules.ordered)
+        handover_init(&sq->core, handover_hash(instance.data, instance.len),
                       handover_hash(queue.data, queue.len));
 }
 
-/* The lane of a peer's queue; SIZE_MAX: none. Peers have their queues in the same order, so the one behind the last is
+/* The queue here that is a peer's; SIZE_MAX: none. Peers have their queues in the same order, so the one behind the last is
  * tried first. */
-static size_t partition_of(const struct lane *first, const struct inbox_peer *p, size_t last)
+static size_t partition_of(const struct sidecar_queue *first, const struct inbox_peer *p, size_t last)
 {
     size_t n = first->config->n_partitions;
 
@@ -32,7 +32,7 @@ static size_t partition_of(const struct lane *first, const struct inbox_peer *p,
 }
 
 /* true: the members of the consumer have just changed. */
-static bool tell(struct lane *first, const struct inbox_presence *p)
+static bool tell(struct sidecar_queue *first, const struct inbox_presence *p)
 {
     size_t n = first->config->n_partitions, n_peers = 0, last = 0;
     struct queue **partitions = mem_zalloc(n, sizeof(struct queue *));
@@ -66,8 +66,8 @@ bool handovers_tell(struct sidecar *s, const struct inbox_presence *p)
 {
     bool changed = false;
 
-    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
-        if (s->lanes[i].core.rules.ordered)
-            changed |= tell(&s->lanes[i], p);
+    for (size_t i = 0; i < s->n_queues; i += s->queues[i].config->n_partitions)
+        if (s->queues[i].core.rules.ordered)
+            changed |= tell(&s->queues[i], p);
     return changed;
 }

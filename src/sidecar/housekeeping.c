@@ -38,22 +38,22 @@ enum {
 /* A row that is still processing this long after its window was abandoned by its owner: a live owner completes,
  * fails or extends it within the window, or has its delivery returned by then. After an outage of the database,
  * owners get time to act first. */
-static int64_t late_ms(const struct sidecar *s, const struct lane *l)
+static int64_t late_ms(const struct sidecar *s, const struct sidecar_queue *sq)
 {
-    int64_t ms = 10 * l->config->token_window_ms,
+    int64_t ms = 10 * sq->config->token_window_ms,
             least = s->now_ms - s->database.dial.up_ms < LATE_MIN_MS ? LATE_NEW_MS : LATE_MIN_MS;
 
     return ms > least ? ms : least;
 }
 
-static void say(struct lane *l, enum event e, struct tally *t)
+static void say(struct sidecar_queue *sq, enum event e, struct tally *t)
 {
-    struct sidecar *s = l->sidecar;
+    struct sidecar *s = sq->sidecar;
     struct log_line line;
 
-    if (!t->n || (s->now_ms < t->not_before_ms && !l->core.drain))
+    if (!t->n || (s->now_ms < t->not_before_ms && !sq->core.drain))
         return;
-    log_begin(&line, e, l->config->name);
+    log_begin(&line, e, sq->config->name);
     log_int(&line, "n", t->n);
     log_end(&line);
     t->n = 0;
@@ -71,18 +71,18 @@ static bool has_grown(int64_t *told, int64_t value, int64_t bound)
     return true;
 }
 
-static void rows_are_counted(struct lane *l, int64_t n)
+static void rows_are_counted(struct sidecar_queue *sq, int64_t n)
 {
     char reason[512];
 
-    if (!has_grown(&l->house.told_unfinished, n, MANY_ROWS))
+    if (!has_grown(&sq->house.told_unfinished, n, MANY_ROWS))
         return;
     snprintf(reason, sizeof(reason),
              "%" PRId64 " rows of consumer %s are failed or waiting: see `onceward status`; where their "
              "messages are in no queue any more, "
              "SELECT onceward.orphans_remove(consumer, '7 days') forgets them",
-             n, l->config->consumer);
-    report_reason(l, EVENT_LIMITS, reason);
+             n, sq->config->consumer);
+    report_reason(sq, EVENT_LIMITS, reason);
 }
 
 void housekeeping_weigh(struct sidecar *s)
@@ -96,69 +96,69 @@ void housekeeping_weigh(struct sidecar *s)
              " MiB, and nothing but a command makes them fewer: see `onceward dead list`, "
              "then `dead redrive` or `dead discard --older 30d`",
              s->database.figures.dead_letter_bytes >> 20);
-    report_reason(&s->lanes[0], EVENT_LIMITS, reason);
+    report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }
 
 /* Once an interval, by each sidecar for itself: its own clock may be the wrong one. */
-static void clocks_differ(struct lane *l, int64_t ahead_ms)
+static void clocks_differ(struct sidecar_queue *sq, int64_t ahead_ms)
 {
-    struct sidecar *s = l->sidecar;
-    struct housekeeping *h = &l->house;
+    struct sidecar *s = sq->sidecar;
+    struct housekeeping *h = &sq->house;
     struct log_line line;
 
     h->at_ms = s->now_ms + CLOCKS_MS;
     if (s->now_ms < h->clocks_told_ms)
         return;
     h->clocks_told_ms = s->now_ms + s->config->log.stats_interval_ms;
-    log_begin(&line, EVENT_CLOCKS_DIFFER, l->config->name);
+    log_begin(&line, EVENT_CLOCKS_DIFFER, sq->config->name);
     log_int(&line, "ahead_ms", ahead_ms);
     log_end(&line);
 }
 
-static int64_t between_walks_ms(const struct lane *l)
+static int64_t between_walks_ms(const struct sidecar_queue *sq)
 {
-    int64_t ms = pace_between_ms(l->config->retention_ms);
+    int64_t ms = pace_between_ms(sq->config->retention_ms);
 
     return ms < FAILPOINT_MS(WALK) ? ms : FAILPOINT_MS(WALK);
 }
 
 /* 0: compaction is off. At most a day, since the walk also does the sweep and the purge. */
-static int64_t walk_goal_ms(const struct lane *l)
+static int64_t walk_goal_ms(const struct sidecar_queue *sq)
 {
-    int64_t ms = pace_goal_ms(l->config->compact_ms);
+    int64_t ms = pace_goal_ms(sq->config->compact_ms);
 
     return ms < FAILPOINT_MS(WALK_GOAL) ? ms : FAILPOINT_MS(WALK_GOAL);
 }
 
 /* Logs once per interval while a walk takes more than twice its time limit. */
-static void tell_lag(struct lane *l)
+static void tell_lag(struct sidecar_queue *sq)
 {
-    struct sidecar *s = l->sidecar;
-    struct housekeeping *h = &l->house;
-    int64_t lag_ms = pace_lag_ms(&h->walk, s->now_ms, walk_goal_ms(l));
+    struct sidecar *s = sq->sidecar;
+    struct housekeeping *h = &sq->house;
+    int64_t lag_ms = pace_lag_ms(&h->walk, s->now_ms, walk_goal_ms(sq));
     struct log_line line;
 
     if (!lag_ms || s->now_ms < h->lag_told_ms)
         return;
     h->lag_told_ms = s->now_ms + s->config->log.stats_interval_ms;
-    log_begin(&line, EVENT_COMPACTION_LAGS, l->config->name);
+    log_begin(&line, EVENT_COMPACTION_LAGS, sq->config->name);
     log_int(&line, "lag_ms", lag_ms);
     log_int(&line, "pages_left", h->walk.n_pages - h->walk.page);
     log_end(&line);
 }
 
 /* Records a call's part of the walk. False: the walk is on time. */
-static bool walk_is_behind(struct lane *l, const struct inbox_housekept *kept, bool ended)
+static bool walk_is_behind(struct sidecar_queue *sq, const struct inbox_housekept *kept, bool ended)
 {
-    struct pace_walk *w = &l->house.walk;
+    struct pace_walk *w = &sq->house.walk;
 
     if (!w->began_ms)
-        w->began_ms = l->sidecar->now_ms;
+        w->began_ms = sq->sidecar->now_ms;
     w->n_pages = kept->n_pages;
     w->page = ended ? kept->n_pages : kept->next_page;
-    tell_lag(l);
+    tell_lag(sq);
     if (!ended)
-        return pace_is_behind(w, l->sidecar->now_ms, walk_goal_ms(l));
+        return pace_is_behind(w, sq->sidecar->now_ms, walk_goal_ms(sq));
     w->began_ms = 0;
     return false;
 }
@@ -169,11 +169,11 @@ static void pause(struct sidecar *s, int64_t took_us, bool behind)
     s->database.house_pause_ms = s->now_ms + pace_pause_ms(took_us, behind);
 }
 
-static void took_place(struct lane *l, const struct inbox_housekept *kept)
+static void took_place(struct sidecar_queue *sq, const struct inbox_housekept *kept)
 {
-    struct housekeeping *h = &l->house;
+    struct housekeeping *h = &sq->house;
     bool found = kept->n_purged || kept->n_swept || kept->n_moved, ended = kept->next_page == 0,
-         behind = walk_is_behind(l, kept, ended);
+         behind = walk_is_behind(sq, kept, ended);
 
     h->page = kept->next_page;
     h->purged.n += kept->n_purged;
@@ -183,15 +183,15 @@ static void took_place(struct lane *l, const struct inbox_housekept *kept)
     h->n_unfinished += kept->n_unfinished;
     if (ended) {
         h->orphans.n = h->n_orphans;
-        rows_are_counted(l, h->n_unfinished);
+        rows_are_counted(sq, h->n_unfinished);
         h->n_orphans = h->n_unfinished = 0;
     }
-    h->at_ms =
-        l->sidecar->now_ms + pace_rest_ms(&h->pace, kept->took_us, found, ended, behind, between_walks_ms(l));
-    pause(l->sidecar, kept->took_us, behind);
+    h->at_ms = sq->sidecar->now_ms +
+               pace_rest_ms(&h->pace, kept->took_us, found, ended, behind, between_walks_ms(sq));
+    pause(sq->sidecar, kept->took_us, behind);
     if (kept->history_is_due && !h->expiry.is_due) {
         h->expiry.is_due = true;
-        h->expiry.at_ms = l->sidecar->now_ms;
+        h->expiry.at_ms = sq->sidecar->now_ms;
     }
 }
 
@@ -202,12 +202,12 @@ static void expiry_forget(struct expiry *e)
     e->walk.began_ms = 0;
 }
 
-static void expiry_took_place(struct lane *l, const struct inbox_history_expired *got)
+static void expiry_took_place(struct sidecar_queue *sq, const struct inbox_history_expired *got)
 {
-    struct expiry *e = &l->house.expiry;
-    int64_t now_ms = l->sidecar->now_ms;
+    struct expiry *e = &sq->house.expiry;
+    int64_t now_ms = sq->sidecar->now_ms;
 
-    l->house.expired.n += got->n_expired;
+    sq->house.expired.n += got->n_expired;
     if (got->next_page <= 0) {
         expiry_forget(e);
         return;
@@ -218,12 +218,12 @@ static void expiry_took_place(struct lane *l, const struct inbox_history_expired
     e->walk.n_pages = got->n_pages;
     bool behind = pace_is_behind(&e->walk, now_ms, pace_goal_ms(EXPIRY_MS));
     e->at_ms = now_ms + pace_rest_ms(&e->pace, got->took_us, got->n_expired > 0, false, behind, 0);
-    pause(l->sidecar, got->took_us, behind);
+    pause(sq->sidecar, got->took_us, behind);
 }
 
-static void somebody_else_does(struct lane *l, const struct inbox_housekept *kept)
+static void somebody_else_does(struct sidecar_queue *sq, const struct inbox_housekept *kept)
 {
-    struct housekeeping *h = &l->house;
+    struct housekeeping *h = &sq->house;
     int64_t wait = kept->away_ms;
 
     if (wait > AWAY_MAX_MS)
@@ -236,18 +236,18 @@ static void somebody_else_does(struct lane *l, const struct inbox_housekept *kep
         h->walk.began_ms = 0;
         expiry_forget(&h->expiry);
     }
-    h->at_ms = l->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
+    h->at_ms = sq->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
 }
 
 /* at_ms: the time of the next call of the walk whose call failed. */
-static void failed(struct lane *l, const struct fault *f, int64_t *at_ms)
+static void failed(struct sidecar_queue *sq, const struct fault *f, int64_t *at_ms)
 {
-    struct housekeeping *h = &l->house;
+    struct housekeeping *h = &sq->house;
     struct log_line line;
 
-    *at_ms = l->sidecar->now_ms + (FAILPOINT_MS(HOUSE_FAILED) << (h->n_failures < 3 ? h->n_failures : 3));
+    *at_ms = sq->sidecar->now_ms + (FAILPOINT_MS(HOUSE_FAILED) << (h->n_failures < 3 ? h->n_failures : 3));
     h->n_failures++;
-    log_begin(&line, EVENT_DATABASE_ERROR, l->config->name);
+    log_begin(&line, EVENT_DATABASE_ERROR, sq->config->name);
     log_text(&line, "sqlstate", f->code);
     log_text(&line, "reason", f->text);
     log_text(&line, "during", "housekeeping");
@@ -256,7 +256,7 @@ static void failed(struct lane *l, const struct fault *f, int64_t *at_ms)
 
 static void expiry_answered(struct sidecar *s)
 {
-    struct lane *l = &s->lanes[s->database.housekeeps];
+    struct sidecar_queue *sq = &s->queues[s->database.housekeeps];
     struct inbox_history_expired got;
     struct fault f = {0};
     int n = inbox_history_expired(s->database.inbox, &got, &f);
@@ -265,16 +265,16 @@ static void expiry_answered(struct sidecar *s)
         return;
     s->database.housekeeps = SIZE_MAX;
     if (n < 0) {
-        failed(l, &f, &l->house.expiry.at_ms);
+        failed(sq, &f, &sq->house.expiry.at_ms);
         return;
     }
-    l->house.n_failures = 0;
-    expiry_took_place(l, &got);
+    sq->house.n_failures = 0;
+    expiry_took_place(sq, &got);
 }
 
 static void answered(struct sidecar *s)
 {
-    struct lane *l = &s->lanes[s->database.housekeeps];
+    struct sidecar_queue *sq = &s->queues[s->database.housekeeps];
     struct inbox_housekept kept;
     struct fault f = {0};
     int got = inbox_housekept(s->database.inbox, &kept, &f);
@@ -283,16 +283,16 @@ static void answered(struct sidecar *s)
         return;
     s->database.housekeeps = SIZE_MAX;
     if (got < 0) {
-        failed(l, &f, &l->house.at_ms);
+        failed(sq, &f, &sq->house.at_ms);
         return;
     }
-    l->house.n_failures = 0;
+    sq->house.n_failures = 0;
     if (kept.ahead_ms)
-        clocks_differ(l, kept.ahead_ms);
+        clocks_differ(sq, kept.ahead_ms);
     else if (kept.away_ms)
-        somebody_else_does(l, &kept);
+        somebody_else_does(sq, &kept);
     else
-        took_place(l, &kept);
+        took_place(sq, &kept);
 }
 
 /* Rows in flight go first, so housekeeping may be postponed; but a database that stays slow must not prevent
@@ -329,29 +329,29 @@ static void begin_anew(struct sidecar *s, struct housekeeping *h)
     h->at_ms = s->now_ms + FIRST_MS + (int64_t)random_below(FIRST_MS);
 }
 
-static void expiry_ask(struct sidecar *s, struct lane *l)
+static void expiry_ask(struct sidecar *s, struct sidecar_queue *sq)
 {
-    struct inbox_expire_history e = {.queue = l->config->entry,
-                                     .retention_ms = l->config->retention_ms,
-                                     .from_page = l->house.expiry.page,
+    struct inbox_expire_history e = {.queue = sq->config->entry,
+                                     .retention_ms = sq->config->retention_ms,
+                                     .from_page = sq->house.expiry.page,
                                      .budget_us = BUDGET_US};
 
     inbox_ask_expire_history(s->database.inbox, &e);
-    s->database.housekeeps = l->index;
+    s->database.housekeeps = sq->index;
     s->database.expires_history = true;
 }
 
-static void ask(struct sidecar *s, struct lane *l)
+static void ask(struct sidecar *s, struct sidecar_queue *sq)
 {
-    struct inbox_housekeep h = {.queue = l->config->entry,
-                                .retention_ms = l->config->retention_ms,
-                                .late_ms = late_ms(s, l),
-                                .compact_ms = l->config->compact_ms,
-                                .from_page = l->house.page,
+    struct inbox_housekeep h = {.queue = sq->config->entry,
+                                .retention_ms = sq->config->retention_ms,
+                                .late_ms = late_ms(s, sq),
+                                .compact_ms = sq->config->compact_ms,
+                                .from_page = sq->house.page,
                                 .budget_us = BUDGET_US};
 
     inbox_ask_housekeep(s->database.inbox, &h);
-    s->database.housekeeps = l->index;
+    s->database.housekeeps = sq->index;
     s->database.expires_history = false;
 }
 
@@ -359,8 +359,8 @@ static void ask(struct sidecar *s, struct lane *l)
 
 static bool keeps_house(const struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].house.page >= 0)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].house.page >= 0)
             return true;
     return false;
 }
@@ -399,7 +399,7 @@ static void relay_look(struct sidecar *s)
 
 /* The call whose turn is next. */
 struct turn {
-    size_t lane;
+    size_t queue;
     bool is_expiry;
     int64_t at_ms; /* INT64_MAX: there is none */
 };
@@ -408,11 +408,11 @@ static struct turn turn_next(const struct sidecar *s)
 {
     struct turn t = {.at_ms = INT64_MAX};
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        const struct lane *l = &s->lanes[i];
-        const struct housekeeping *h = &l->house;
+    for (size_t i = 0; i < s->n_queues; i++) {
+        const struct sidecar_queue *sq = &s->queues[i];
+        const struct housekeeping *h = &sq->house;
 
-        if (l->first != l || l->core.drain || l->refused_told)
+        if (sq->first != sq || sq->core.drain || sq->refused_told)
             continue;
         if (h->at_ms < t.at_ms)
             t = (struct turn){i, false, h->at_ms};
@@ -424,28 +424,28 @@ static struct turn turn_next(const struct sidecar *s)
 
 static void turn_take(struct sidecar *s, struct turn t)
 {
-    struct lane *l = &s->lanes[t.lane];
-    struct housekeeping *h = &l->house;
+    struct sidecar_queue *sq = &s->queues[t.queue];
+    struct housekeeping *h = &sq->house;
 
     if (is_put_off(s, h, t.is_expiry ? &h->expiry.at_ms : &h->at_ms))
         return;
     if (t.is_expiry)
-        expiry_ask(s, l);
+        expiry_ask(s, sq);
     else
-        ask(s, l);
+        ask(s, sq);
 }
 
 void housekeeping_step(struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        say(l, EVENT_PURGED, &l->house.purged);
-        say(l, EVENT_SWEPT, &l->house.swept);
-        say(l, EVENT_ORPHANS, &l->house.orphans);
-        say(l, EVENT_COMPACTED, &l->house.compacted);
-        say(l, EVENT_HISTORY_EXPIRED, &l->house.expired);
-        begin_anew(s, &l->house);
+        say(sq, EVENT_PURGED, &sq->house.purged);
+        say(sq, EVENT_SWEPT, &sq->house.swept);
+        say(sq, EVENT_ORPHANS, &sq->house.orphans);
+        say(sq, EVENT_COMPACTED, &sq->house.compacted);
+        say(sq, EVENT_HISTORY_EXPIRED, &sq->house.expired);
+        begin_anew(s, &sq->house);
     }
     if (!s->database.inbox)
         return;

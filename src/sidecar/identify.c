@@ -21,11 +21,11 @@ static void say_what_it_has(const struct message *m, struct fault *f)
     buf_deinit(&names);
 }
 
-enum dead_reason identify_message(const struct lane *l, const struct message *m, struct buf *id,
+enum dead_reason identify_message(const struct sidecar_queue *sq, const struct message *m, struct buf *id,
                                   struct fault *f)
 {
     buf_reset(id);
-    switch (identity_find(l->config->message_id.items, l->config->message_id.n, m, jsonread_id, id, f)) {
+    switch (identity_find(sq->config->message_id.items, sq->config->message_id.n, m, jsonread_id, id, f)) {
     case IDENTITY_FOUND:
         return DEAD_NONE;
     case IDENTITY_MISSING:
@@ -37,8 +37,8 @@ enum dead_reason identify_message(const struct lane *l, const struct message *m,
     }
 }
 
-void identify_no_key(const struct lane *l, const struct message *m, struct fault *f)
+void identify_no_key(const struct sidecar_queue *sq, const struct message *m, struct fault *f)
 {
-    key_missing(l->config->order.key.items, l->config->order.key.n, f);
+    key_missing(sq->config->order.key.items, sq->config->order.key.n, f);
     say_what_it_has(m, f);
 }

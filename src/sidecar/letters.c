@@ -39,12 +39,12 @@ void letters_step(struct sidecar *s)
     c->wanted = false; /* set again while a letter waits */
 }
 
-bool letters_can(const struct sidecar *s, const struct lane *l)
+bool letters_can(const struct sidecar *s, const struct sidecar_queue *sq)
 {
     const struct sidecar_letters *c = &s->letters;
 
     return c->side.inbox && !c->batch.n && inbox_is_free(c->side.inbox, INBOX_BURY) &&
-           inbox_registration(c->side.inbox, l->config->entry, NULL) == INBOX_REGISTERED;
+           inbox_registration(c->side.inbox, sq->config->entry, NULL) == INBOX_REGISTERED;
 }
 
 void letters_send(struct sidecar *s)

@@ -19,55 +19,55 @@ static const struct inbox_control *control_of(const struct inbox_presence *p, si
 }
 
 /* Is the number that of a new command? */
-static bool is_new(const struct lane *l, int64_t *done, int64_t number)
+static bool is_new(const struct sidecar_queue *sq, int64_t *done, int64_t number)
 {
-    bool is_new = l->levers.read && number && number != *done;
+    bool is_new = sq->levers.read && number && number != *done;
 
     *done = number;
     return is_new;
 }
 
-static void give_up(struct lane *l, const struct inbox_control *c)
+static void give_up(struct sidecar_queue *sq, const struct inbox_control *c)
 {
-    struct buf *ids = &l->sidecar->presence.json;
+    struct buf *ids = &sq->sidecar->presence.json;
 
     buf_reset(ids);
     for (size_t k = 0; k < c->n_give_up; k++) {
         buf_add_slice(ids, c->give_up[k]);
         buf_add_char(ids, '\0');
     }
-    queue_lever_give_up(&l->core, l->sidecar->now_ms, c->give_up_by, ids->data, ids->len);
+    queue_lever_give_up(&sq->core, sq->sidecar->now_ms, c->give_up_by, ids->data, ids->len);
 }
 
-static void stop(struct lane *l, const struct inbox_presence *p)
+static void stop(struct sidecar_queue *sq, const struct inbox_presence *p)
 {
     static const struct inbox_stop none = {.why = ""};
     const struct inbox_stop *found = &none;
 
     for (size_t k = 0; k < p->n_stops && found == &none; k++)
-        if (p->stops[k].entry == l->config->entry && !strcmp(p->stops[k].queue, l->config->queue))
+        if (p->stops[k].entry == sq->config->entry && !strcmp(p->stops[k].queue, sq->config->queue))
             found = &p->stops[k];
-    queue_stop_known(&l->core, l->sidecar->now_ms, found->count, found->accepted, found->why);
+    queue_stop_known(&sq->core, sq->sidecar->now_ms, found->count, found->accepted, found->why);
 }
 
 void levers_pull(struct sidecar *s, const struct inbox_presence *p)
 {
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        const struct inbox_control *c = control_of(p, s->lanes[i].config->entry);
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        const struct inbox_control *c = control_of(p, s->queues[i].config->entry);
+        struct sidecar_queue *sq = &s->queues[i];
 
         /* An unregistered consumer may belong to another queue, so its commands are ignored for now. */
-        if (inbox_registration(s->database.inbox, l->config->entry, NULL) != INBOX_REGISTERED)
+        if (inbox_registration(s->database.inbox, sq->config->entry, NULL) != INBOX_REGISTERED)
             continue;
-        queue_lever_pause(&l->core, s->now_ms, c->paused, c->by, c->reason);
-        if (l->core.rules.ordered)
-            stop(l, p);
-        give_up(l, c);
-        if (is_new(l, &l->levers.retry, c->retry.number))
-            queue_lever_retry(&l->core, s->now_ms, c->retry.by);
-        if (is_new(l, &l->levers.held, c->held.number))
-            queue_lever_give_up_held(&l->core, s->now_ms, c->held.by, s->now_ms - c->held.ago_ms);
-        l->levers.read = true;
-        l->touched = true;
+        queue_lever_pause(&sq->core, s->now_ms, c->paused, c->by, c->reason);
+        if (sq->core.rules.ordered)
+            stop(sq, p);
+        give_up(sq, c);
+        if (is_new(sq, &sq->levers.retry, c->retry.number))
+            queue_lever_retry(&sq->core, s->now_ms, c->retry.by);
+        if (is_new(sq, &sq->levers.held, c->held.number))
+            queue_lever_give_up_held(&sq->core, s->now_ms, c->held.by, s->now_ms - c->held.ago_ms);
+        sq->levers.read = true;
+        sq->touched = true;
     }
 }

@@ -11,7 +11,7 @@
 /* Connections to brokers, one for each virtual host, and what they carry besides deliveries: arguments of queues, and renewals. */
 
 struct delivery;
-struct lane;
+struct sidecar_queue;
 struct sidecar;
 
 /* Copies in flight to their own queues: see renewals.c. */
@@ -27,7 +27,7 @@ struct link_renewals {
         uint64_t tag; /* 0: not sent, and `refused` has the reason */
         const char *refused;
         uint64_t ref;
-        size_t lane;
+        size_t queue;
         int64_t sent_ms;
         bool is_returned;
     } out[N_RENEWALS_OUT]; /* in the order of their tags */
@@ -64,8 +64,8 @@ void brokers_deinit(struct sidecar *s);
 
 /* --- arguments.c --- */
 
-void arguments_want(struct lane *l);   /* its channel was opened */
-void arguments_forget(struct lane *l); /* its queue was deleted, or may be */
+void arguments_want(struct sidecar_queue *sq);   /* its channel was opened */
+void arguments_forget(struct sidecar_queue *sq); /* its queue was deleted, or may be */
 void arguments_step(struct sidecar *s);
 void arguments_close(struct sidecar *s);
 
@@ -73,7 +73,7 @@ void arguments_close(struct sidecar *s);
 
 void renewals_step(struct sidecar *s);
 int64_t renewals_due_ms(const struct sidecar *s);
-bool renewals_can(const struct lane *l); /* may a copy be sent? */
-void renewals_send(struct sidecar *s, struct lane *l, const struct delivery *d);
+bool renewals_can(const struct sidecar_queue *sq); /* may a copy be sent? */
+void renewals_send(struct sidecar *s, struct sidecar_queue *sq, const struct delivery *d);
 void renewals_flush(struct sidecar *s); /* once a turn, behind the actions */
 void renewals_close(struct sidecar *s);

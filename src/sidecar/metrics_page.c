@@ -128,15 +128,15 @@ static void take_interval(struct figures *g, enum stats_field f, const struct in
     g->fields[f] = is_recent ? last->value : (struct figure){0};
 }
 
-static void read_lane(const struct lane *l, struct source *ret)
+static void read_sidecar_queue(const struct sidecar_queue *sq, struct source *ret)
 {
-    int64_t now_ms = l->sidecar->now_ms;
+    int64_t now_ms = sq->sidecar->now_ms;
 
-    figures_read(l, &ret->figures);
-    ret->queue = l->config->name;
-    take_interval(&ret->figures, STATS_FORWARD_MS, &l->forward, now_ms);
-    take_interval(&ret->figures, STATS_END_TO_END_MS, &l->end_to_end, now_ms);
-    take_interval(&ret->figures, STATS_CLAIM_BATCH, &l->batch, now_ms);
+    figures_read(sq, &ret->figures);
+    ret->queue = sq->config->name;
+    take_interval(&ret->figures, STATS_FORWARD_MS, &sq->forward, now_ms);
+    take_interval(&ret->figures, STATS_END_TO_END_MS, &sq->end_to_end, now_ms);
+    take_interval(&ret->figures, STATS_CLAIM_BATCH, &sq->batch, now_ms);
 }
 
 static void add_outbox(struct buf *b, const struct sidecar *s)
@@ -154,11 +154,11 @@ static void add_outbox(struct buf *b, const struct sidecar *s)
 
 void metrics_page(const struct sidecar *s, struct buf *ret)
 {
-    struct source *sources = mem_zalloc(s->n_lanes + 1, sizeof(*sources));
+    struct source *sources = mem_zalloc(s->n_queues + 1, sizeof(*sources));
     size_t n = 0;
 
-    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
-        read_lane(&s->lanes[i], &sources[n++]);
+    for (size_t i = 0; i < s->n_queues; i += s->queues[i].config->n_partitions)
+        read_sidecar_queue(&s->queues[i], &sources[n++]);
     add_lines(ret);
     add_time(ret, sources, n, s->outbox != NULL);
     add_states(ret, sources, n);

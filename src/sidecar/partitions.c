@@ -21,7 +21,7 @@ enum {
     N_LOOKS = 3, /* at an empty queue in a row: a quorum queue may answer 0 for a moment */
 };
 
-bool lane_all(const struct lane *first, bool (*is)(const struct lane *))
+bool sidecar_queue_all(const struct sidecar_queue *first, bool (*is)(const struct sidecar_queue *))
 {
     for (size_t i = 0; i < first->config->n_partitions; i++)
         if (!is(&first[i]))
@@ -29,7 +29,7 @@ bool lane_all(const struct lane *first, bool (*is)(const struct lane *))
     return true;
 }
 
-static void tell_changed(struct sidecar *s, const struct lane *first, const char *now)
+static void tell_changed(struct sidecar *s, const struct sidecar_queue *first, const char *now)
 {
     char *former = inbox_take_former_range(s->database.inbox, first->config->entry);
     struct log_line line;
@@ -43,7 +43,7 @@ static void tell_changed(struct sidecar *s, const struct lane *first, const char
     free(former);
 }
 
-static bool has_lanes_for(const struct lane *first, const char *range)
+static bool has_partitions_for(const struct sidecar_queue *first, const char *range)
 {
     struct pattern all, wanted;
     const char *wrong;
@@ -53,7 +53,7 @@ static bool has_lanes_for(const struct lane *first, const char *range)
 }
 
 /* The partitions outside the range are no longer anybody's: nothing of them is held. */
-static void leave(struct lane *first)
+static void leave(struct sidecar_queue *first)
 {
     for (size_t i = 0; i < first->config->n_partitions; i++)
         if (first[i].config->leaving && !first[i].core.drain) {
@@ -64,49 +64,50 @@ static void leave(struct lane *first)
 }
 
 /* Empty at N_LOOKS looks in a row, with nothing held and nothing received in between. */
-static void look(struct lane *l)
+static void look(struct sidecar_queue *sq)
 {
-    const struct consumer_watch *w = &l->core.consumer.watch;
-    struct sidecar *s = l->sidecar;
+    const struct consumer_watch *w = &sq->core.consumer.watch;
+    struct sidecar *s = sq->sidecar;
     struct fault f = {0};
-    bool is_empty = (w->depth == 0 && w->depth_of_ms >= l->left.asked_ms) || w->no_queue;
+    bool is_empty = (w->depth == 0 && w->depth_of_ms >= sq->left.asked_ms) || w->no_queue;
 
-    if (s->now_ms < l->left.at_ms)
+    if (s->now_ms < sq->left.at_ms)
         return;
-    l->left.at_ms = s->now_ms + LOOK_MS;
-    if (!is_empty || queue_n_held(&l->core) || l->core.counts.received.total != l->left.received)
-        l->left.n_looks = 0;
+    sq->left.at_ms = s->now_ms + LOOK_MS;
+    if (!is_empty || queue_n_held(&sq->core) || sq->core.counts.received.total != sq->left.received)
+        sq->left.n_looks = 0;
     else
-        l->left.n_looks++;
-    l->left.received = l->core.counts.received.total;
-    if (!l->link->broker || !l->core.generation || !broker_can_write(l->link->broker, (uint32_t)l->index, 1))
+        sq->left.n_looks++;
+    sq->left.received = sq->core.counts.received.total;
+    if (!sq->link->broker || !sq->core.generation ||
+        !broker_can_write(sq->link->broker, (uint32_t)sq->index, 1))
         return;
-    l->left.asked_ms = s->now_ms;
-    queue_depth_asked(&l->core, s->now_ms);
-    broker_ask_depth(l->link->broker, (uint32_t)l->index, &f); /* a loss shows again in broker_next */
+    sq->left.asked_ms = s->now_ms;
+    queue_depth_asked(&sq->core, s->now_ms);
+    broker_ask_depth(sq->link->broker, (uint32_t)sq->index, &f); /* a loss shows again in broker_next */
 }
 
 /* 1: all partitions that leave the range are empty; 0: not yet; -1: there are none, or they were left. */
-static int are_empty(struct lane *first)
+static int are_empty(struct sidecar_queue *first)
 {
     int answer = -1;
 
     for (size_t i = 0; i < first->config->n_partitions; i++) {
-        struct lane *l = &first[i];
+        struct sidecar_queue *sq = &first[i];
 
-        if (!l->config->leaving || l->core.drain)
+        if (!sq->config->leaving || sq->core.drain)
             continue;
-        look(l);
+        look(sq);
         if (answer)
             answer = 1;
-        if (l->left.n_looks < N_LOOKS)
+        if (sq->left.n_looks < N_LOOKS)
             answer = 0;
     }
     return answer;
 }
 
 /* true: its range is to be widened. */
-static bool step(struct sidecar *s, struct lane *first)
+static bool step(struct sidecar *s, struct sidecar_queue *first)
 {
     size_t entry = first->config->entry;
     struct fault f = {0};
@@ -120,7 +121,7 @@ static bool step(struct sidecar *s, struct lane *first)
     empty = are_empty(first);
     if (!range && empty >= 0 && first->left.ended)
         leave(first);
-    else if (range && !has_lanes_for(first, range)) {
+    else if (range && !has_partitions_for(first, range)) {
         first->range = mem_copy(range, strlen(range));
         return true;
     }
@@ -133,14 +134,14 @@ static bool step(struct sidecar *s, struct lane *first)
     return false;
 }
 
-static bool is_to_be_left(const struct lane *l)
+static bool is_to_be_left(const struct sidecar_queue *sq)
 {
-    return l->config->leaving && !l->core.drain && l->left.n_looks < N_LOOKS;
+    return sq->config->leaving && !sq->core.drain && sq->left.n_looks < N_LOOKS;
 }
 
 /* Other replicas keep the partition in the record while this one may hold a message of it: for them the queue looks
  * empty. */
-const char *partitions_range(const struct lane *first)
+const char *partitions_range(const struct sidecar_queue *first)
 {
     for (size_t i = 0; i < first->config->n_partitions; i++)
         if (is_to_be_left(&first[i]))
@@ -148,7 +149,7 @@ const char *partitions_range(const struct lane *first)
     return first->config->pattern;
 }
 
-static bool has_leaving(const struct lane *first)
+static bool has_leaving(const struct sidecar_queue *first)
 {
     for (size_t i = 0; i < first->config->n_partitions; i++)
         if (first[i].config->leaving)
@@ -157,7 +158,7 @@ static bool has_leaving(const struct lane *first)
 }
 
 /* Keys of a partition that leaves continue in another one: their later messages wait until it has been left. */
-static void hold(struct sidecar *s, struct lane *first)
+static void hold(struct sidecar *s, struct sidecar_queue *first)
 {
     static const char text[] =
         "a partition outside the range is not empty, or is in the range of another replica";
@@ -166,12 +167,12 @@ static void hold(struct sidecar *s, struct lane *first)
     if (inbox_registration(s->database.inbox, first->config->entry, NULL) == INBOX_REGISTERED)
         waits = inbox_range(s->database.inbox, first->config->entry) != NULL;
     for (size_t i = 0; i < first->config->n_partitions; i++) {
-        struct lane *l = &first[i];
+        struct sidecar_queue *sq = &first[i];
 
-        if (l->config->leaving || waits == (l->core.pauses[PAUSE_LEAVING].since_ms != 0))
+        if (sq->config->leaving || waits == (sq->core.pauses[PAUSE_LEAVING].since_ms != 0))
             continue;
-        queue_refused(&l->core, s->now_ms, PAUSE_LEAVING, waits ? text : NULL);
-        l->touched = true;
+        queue_refused(&sq->core, s->now_ms, PAUSE_LEAVING, waits ? text : NULL);
+        sq->touched = true;
     }
 }
 
@@ -179,24 +180,24 @@ void partitions_hold(struct sidecar *s)
 {
     if (!s->database.inbox)
         return;
-    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
-        if (s->lanes[i].config->pattern && s->lanes[i].config->order.key.n)
-            hold(s, &s->lanes[i]);
+    for (size_t i = 0; i < s->n_queues; i += s->queues[i].config->n_partitions)
+        if (s->queues[i].config->pattern && s->queues[i].config->order.key.n)
+            hold(s, &s->queues[i]);
 }
 
 bool partitions_step(struct sidecar *s)
 {
     if (!s->database.inbox || s->ending != ENDING_NO)
         return false;
-    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
-        if (s->lanes[i].config->pattern && step(s, &s->lanes[i]))
+    for (size_t i = 0; i < s->n_queues; i += s->queues[i].config->n_partitions)
+        if (s->queues[i].config->pattern && step(s, &s->queues[i]))
             return true;
     return false;
 }
 
 void partitions_widen(struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
-        if (s->lanes[i].range)
-            config_widen(s->config, s->lanes[i].config->entry, s->lanes[i].range);
+    for (size_t i = 0; i < s->n_queues; i += s->queues[i].config->n_partitions)
+        if (s->queues[i].range)
+            config_widen(s->config, s->queues[i].config->entry, s->queues[i].range);
 }

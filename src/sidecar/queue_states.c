@@ -41,26 +41,26 @@ static void add_latency(struct buf *b, const char *key, const struct histogram *
 }
 
 /* The first reason of the pause, as in the stats line. */
-static void add_pause(struct buf *b, const struct lane *l)
+static void add_pause(struct buf *b, const struct sidecar_queue *sq)
 {
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
-        const struct queue_pause *p = &l->core.pauses[r];
+        const struct queue_pause *p = &sq->core.pauses[r];
 
         if (!p->since_ms)
             continue;
         add_text(b, "reason", pause_reasons[r].name);
         buf_add_text(b, ", \"detail\": ");
         buf_add_json(b, slice_cut(slice_of(p->text), DETAIL_BYTES));
-        add_int(b, "paused_for_ms", l->sidecar->now_ms - p->since_ms);
+        add_int(b, "paused_for_ms", sq->sidecar->now_ms - p->since_ms);
         return;
     }
 }
 
 /* To be recorded: see queue_stop_wanted. To be forgotten: see queue_stop_outdated. */
-static void add_stop(struct buf *b, const struct lane *l)
+static void add_stop(struct buf *b, const struct sidecar_queue *sq)
 {
     const char *why;
-    int64_t count = queue_stop_wanted(&l->core, &why), outdated = queue_stop_outdated(&l->core);
+    int64_t count = queue_stop_wanted(&sq->core, &why), outdated = queue_stop_outdated(&sq->core);
 
     if (!count && !outdated)
         return;
@@ -72,17 +72,17 @@ static void add_stop(struct buf *b, const struct lane *l)
     buf_add_char(b, '}');
 }
 
-static void add_rates(struct buf *b, struct lane *l)
+static void add_rates(struct buf *b, struct sidecar_queue *sq)
 {
-    const struct queue_counts *c = &l->core.counts;
-    struct lane_shown *s = &l->shown;
+    const struct queue_counts *c = &sq->core.counts;
+    struct queue_shown *s = &sq->shown;
     uint64_t failed = c->retried.total + c->given_back.total + c->dead.total;
-    int64_t in_ms = s->at_ms ? l->sidecar->now_ms - s->at_ms : 0;
+    int64_t in_ms = s->at_ms ? sq->sidecar->now_ms - s->at_ms : 0;
 
     add_rate(b, "received_per_s", c->received.total - s->received, in_ms);
     add_rate(b, "completed_per_s", c->completed.total - s->completed, in_ms);
     add_rate(b, "failed_per_s", failed - s->failed, in_ms);
-    s->at_ms = l->sidecar->now_ms;
+    s->at_ms = sq->sidecar->now_ms;
     s->received = c->received.total;
     s->completed = c->completed.total;
     s->failed = failed;
@@ -109,41 +109,41 @@ static void add_order_key(struct buf *b, const struct config_sources *key)
     free(text);
 }
 
-static void add_queue(struct buf *b, struct lane *l)
+static void add_queue(struct buf *b, struct sidecar_queue *sq)
 {
-    bool may_consume = queue_may_consume(&l->core);
-    enum queue_state state = queue_state(&l->core);
+    bool may_consume = queue_may_consume(&sq->core);
+    enum queue_state state = queue_state(&sq->core);
 
     if (state == QUEUE_CONSUMING && !may_consume)
         state = QUEUE_WAITING;
     buf_add_text(b, "{\"queue\": ");
-    buf_add_json(b, slice_of(l->config->queue));
-    add_text(b, "consumer", l->config->consumer);
-    add_order_key(b, &l->config->order.key);
-    if (l->first == l && l->config->pattern)
-        add_text(b, "pattern", partitions_range(l));
+    buf_add_json(b, slice_of(sq->config->queue));
+    add_text(b, "consumer", sq->config->consumer);
+    add_order_key(b, &sq->config->order.key);
+    if (sq->first == sq && sq->config->pattern)
+        add_text(b, "pattern", partitions_range(sq));
     add_text(b, "state", queue_states[state].name);
-    if (config_public_digest(l->sidecar->config))
-        add_text(b, "config", config_public_digest(l->sidecar->config));
+    if (config_public_digest(sq->sidecar->config))
+        add_text(b, "config", config_public_digest(sq->sidecar->config));
     if (may_consume)
         buf_add_text(b, ", \"may_consume\": true");
-    add_pause(b, l);
-    buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", queue_n_in_flight(&l->core),
-               queue_limit(&l->core), queue_n_held(&l->core));
-    if (queue_limit_reason(&l->core))
-        add_text(b, "limit_reason", queue_limit_reason(&l->core));
-    if (queue_batch_size(&l->core))
-        add_int(b, "batch_size", (int64_t)queue_batch_size(&l->core));
-    add_int(b, "accepted", (int64_t)l->core.held.n_accepted);
-    add_int(b, "parked", (int64_t)queue_n_parked(&l->core));
-    add_int(b, "dead", (int64_t)l->core.counts.dead.total);
-    if (l->link->broker && l->core.consumer.watch.depth >= 0)
-        buf_printf(b, ", \"depth\": %lld", (long long)l->core.consumer.watch.depth);
-    add_subscription(b, &l->core);
-    add_stop(b, l);
-    add_rates(b, l);
-    add_latency(b, "forward_ms", &l->forward_us, &l->forward, l->stats_said_ms);
-    add_latency(b, "end_to_end_ms", &l->end_to_end_us, &l->end_to_end, l->stats_said_ms);
+    add_pause(b, sq);
+    buf_printf(b, ", \"in_flight\": %zu, \"limit\": %d, \"held\": %zu", queue_n_in_flight(&sq->core),
+               queue_limit(&sq->core), queue_n_held(&sq->core));
+    if (queue_limit_reason(&sq->core))
+        add_text(b, "limit_reason", queue_limit_reason(&sq->core));
+    if (queue_batch_size(&sq->core))
+        add_int(b, "batch_size", (int64_t)queue_batch_size(&sq->core));
+    add_int(b, "accepted", (int64_t)sq->core.held.n_accepted);
+    add_int(b, "parked", (int64_t)queue_n_parked(&sq->core));
+    add_int(b, "dead", (int64_t)sq->core.counts.dead.total);
+    if (sq->link->broker && sq->core.consumer.watch.depth >= 0)
+        buf_printf(b, ", \"depth\": %lld", (long long)sq->core.consumer.watch.depth);
+    add_subscription(b, &sq->core);
+    add_stop(b, sq);
+    add_rates(b, sq);
+    add_latency(b, "forward_ms", &sq->forward_us, &sq->forward, sq->stats_said_ms);
+    add_latency(b, "end_to_end_ms", &sq->end_to_end_us, &sq->end_to_end, sq->stats_said_ms);
     buf_add_char(b, '}');
 }
 
@@ -151,9 +151,9 @@ void queue_states_write(struct sidecar *s, struct buf *ret)
 {
     buf_reset(ret);
     buf_add_char(ret, '[');
-    for (size_t i = 0; i < s->n_lanes; i++) {
+    for (size_t i = 0; i < s->n_queues; i++) {
         buf_add_text(ret, i ? ", " : "");
-        add_queue(ret, &s->lanes[i]);
+        add_queue(ret, &s->queues[i]);
     }
     buf_add_char(ret, ']');
 }

@@ -160,9 +160,9 @@ void reload_carry_out(struct sidecar *s, char **argv)
     texts_deinit(&faults);
 }
 
-static bool names(const struct state_queue *before, const struct lane *l)
+static bool names(const struct state_queue *before, const struct sidecar_queue *sq)
 {
-    return strcmp(before->name, l->config->name) == 0;
+    return strcmp(before->name, sq->config->name) == 0;
 }
 
 /* A pod that was ready stays ready, even if its queues have to wait now. That includes new queues, but a new queue must
@@ -177,13 +177,13 @@ static void keep_ready(struct sidecar *s)
         return;
     for (size_t i = 0; i < before.n_queues; i++)
         all &= before.queues[i].ready;
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        l->was_ready = all;
+        sq->was_ready = all;
         for (size_t k = 0; k < before.n_queues; k++) {
-            l->was_ready |= before.queues[k].ready && names(&before.queues[k], l);
-            l->was_consuming |= before.queues[k].consumed && names(&before.queues[k], l);
+            sq->was_ready |= before.queues[k].ready && names(&before.queues[k], sq);
+            sq->was_consuming |= before.queues[k].consumed && names(&before.queues[k], sq);
         }
     }
     state_deinit(&before);

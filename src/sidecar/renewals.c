@@ -49,11 +49,11 @@ static void tell(struct sidecar *s, struct link_renewals *r, size_t at, enum pub
                  const char *why)
 {
     struct renewal_out one = r->out[at];
-    struct lane *l = &s->lanes[one.lane];
+    struct sidecar_queue *sq = &s->queues[one.queue];
 
     memmove(&r->out[at], &r->out[at + 1], (--r->n_out - at) * sizeof(*r->out));
-    l->touched = true;
-    queue_published(&l->core, s->now_ms, one.ref, what, why);
+    sq->touched = true;
+    queue_published(&sq->core, s->now_ms, one.ref, what, why);
 }
 
 static void all_failed(struct sidecar *s, struct link_renewals *r, enum publication what, const char *why)
@@ -100,7 +100,7 @@ static void confirmed(struct sidecar *s, struct link_renewals *r, const struct s
 static void returned(struct sidecar *s, struct link_renewals *r, struct slice queue)
 {
     for (size_t i = 0; i < r->n_out; i++)
-        r->out[i].is_returned |= slice_equal(slice_of(s->lanes[r->out[i].lane].config->queue), queue);
+        r->out[i].is_returned |= slice_equal(slice_of(s->queues[r->out[i].queue].config->queue), queue);
 }
 
 static void blocked(const struct link_renewals *r, const struct sender_event *ev)
@@ -218,8 +218,8 @@ static void tick(struct sidecar *s, struct link_renewals *r, bool wanted)
 
 static bool is_wanted(const struct sidecar *s, const struct broker_link *k)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].link == k && s->lanes[i].core.held.wanted[OP_PUBLISH].len)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].link == k && s->queues[i].core.held.wanted[OP_PUBLISH].len)
             return true;
     return false;
 }
@@ -261,26 +261,26 @@ int64_t renewals_due_ms(const struct sidecar *s)
 
 /* --- sending --- */
 
-bool renewals_can(const struct lane *l)
+bool renewals_can(const struct sidecar_queue *sq)
 {
-    const struct link_renewals *r = &l->link->renewals;
+    const struct link_renewals *r = &sq->link->renewals;
 
     return r->sender && !r->blocked && r->n_out < N_RENEWALS_OUT && sender_can_send(r->sender);
 }
 
 /* Would the copy have the same message id? */
-static bool keeps_id(const struct lane *l, const struct delivery *d, struct slice properties)
+static bool keeps_id(const struct sidecar_queue *sq, const struct delivery *d, struct slice properties)
 {
     struct message *copy = message_new();
     struct buf id = {0};
     struct fault f = {0};
     bool same = message_decode(copy, properties) == 0;
 
-    copy->routing_key = slice_of(l->config->queue);
+    copy->routing_key = slice_of(sq->config->queue);
     copy->exchange = SLICE("");
     copy->body = d->message->body;
     copy->body_len = d->message->body_len;
-    same = same && identify_message(l, copy, &id, &f) == DEAD_NONE &&
+    same = same && identify_message(sq, copy, &id, &f) == DEAD_NONE &&
            slice_equal(buf_slice(&id), delivery_slice(d));
     copy->body = NULL; /* the delivery owns it */
     copy->body_len = 0;
@@ -289,20 +289,20 @@ static bool keeps_id(const struct lane *l, const struct delivery *d, struct slic
     return same;
 }
 
-void renewals_send(struct sidecar *s, struct lane *l, const struct delivery *d)
+void renewals_send(struct sidecar *s, struct sidecar_queue *sq, const struct delivery *d)
 {
-    struct link_renewals *r = &l->link->renewals;
+    struct link_renewals *r = &sq->link->renewals;
     struct renewal_out *one = &r->out[r->n_out];
-    struct slice queue = slice_of(l->config->queue), properties;
+    struct slice queue = slice_of(sq->config->queue), properties;
     struct fault f = {0};
 
-    *one = (struct renewal_out){.ref = d->ref, .lane = l->index, .sent_ms = s->now_ms};
+    *one = (struct renewal_out){.ref = d->ref, .queue = sq->index, .sent_ms = s->now_ms};
     buf_reset(&r->header);
     if (sender_edit(r->sender, &r->header, d->message->content_header, &properties, &f))
         one->refused = malformed;
     else if (properties.len > sender_header_max(r->sender))
         one->refused = too_long;
-    else if (!keeps_id(l, d, properties))
+    else if (!keeps_id(sq, d, properties))
         one->refused = other_id;
     if (one->refused) { /* first, so that renewals_due_ms finds it */
         struct renewal_out it = *one;

@@ -120,9 +120,9 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
 {
     if (!p->n_others)
         return;
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (!s->lanes[i].core.rules.ordered)
-            queue_presence(&s->lanes[i].core, s->now_ms, p->n_others[s->lanes[i].config->entry]);
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (!s->queues[i].core.rules.ordered)
+            queue_presence(&s->queues[i].core, s->now_ms, p->n_others[s->queues[i].config->entry]);
     s->presence.count_at_ms = s->presence.asked_ms + p->n_counted * COUNTED_MS;
 }
 
@@ -130,15 +130,15 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
 static void tell_peers(struct sidecar *s, const struct inbox_presence *p)
 {
     for (size_t k = 0; k < p->n_peers; k++)
-        for (size_t i = 0; i < s->n_lanes; i++) {
-            struct lane *l = &s->lanes[i];
+        for (size_t i = 0; i < s->n_queues; i++) {
+            struct sidecar_queue *sq = &s->queues[i];
             const struct inbox_peer *peer = &p->peers[k];
 
-            if (!l->core.rules.ordered || strcmp(l->config->queue, peer->queue) != 0 ||
-                l->config->entry != peer->entry)
+            if (!sq->core.rules.ordered || strcmp(sq->config->queue, peer->queue) != 0 ||
+                sq->config->entry != peer->entry)
                 continue;
-            l->touched = true;
-            queue_peer(&l->core, s->now_ms, hash_bytes(peer->instance, strlen(peer->instance)),
+            sq->touched = true;
+            queue_peer(&sq->core, s->now_ms, hash_bytes(peer->instance, strlen(peer->instance)),
                        peer->subscription, peer->received);
         }
 }
@@ -179,9 +179,9 @@ static void answered(struct sidecar *s)
     if (p.n_others && handovers_tell(s, &p))
         replicas_hurry(s);
     levers_pull(s, &p);
-    if (p.namesake && !s->presence.told_namesake && s->n_lanes) {
+    if (p.namesake && !s->presence.told_namesake && s->n_queues) {
         s->presence.told_namesake = true;
-        report_reason(&s->lanes[0], EVENT_LIMITS,
+        report_reason(&s->queues[0], EVENT_LIMITS,
                       "another sidecar runs under this one's `instance`: give each its own, or none");
     }
 }
@@ -192,8 +192,8 @@ static int64_t interval_ms(const struct sidecar *s)
     enum { ORDERED_MS = 2500 };
     int64_t usual = FAILPOINT_MS(PRESENCE);
 
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].core.rules.ordered && usual > ORDERED_MS)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].core.rules.ordered && usual > ORDERED_MS)
             return ORDERED_MS;
     return usual;
 }
@@ -228,8 +228,8 @@ static bool has_news(const struct sidecar *s)
 {
     const char *why;
 
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (queue_stop_wanted(&s->lanes[i].core, &why))
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (queue_stop_wanted(&s->queues[i].core, &why))
             return true;
     return false;
 }
@@ -240,8 +240,8 @@ void replicas_step(struct sidecar *s)
 
     if (!s->database.inbox) {
         if (p->asked)
-            for (size_t i = 0; i < s->n_lanes; i++)
-                queue_presence(&s->lanes[i].core, s->now_ms, 0); /* unknown: assume no other instance */
+            for (size_t i = 0; i < s->n_queues; i++)
+                queue_presence(&s->queues[i].core, s->now_ms, 0); /* unknown: assume no other instance */
         p->asked = false;
         return;
     }

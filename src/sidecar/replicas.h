@@ -9,7 +9,7 @@
 
 /* Other replicas: presence, handovers of ordered queues, and operator commands. */
 
-struct lane;
+struct sidecar_queue;
 struct sidecar;
 
 /* More replicas seldom share a queue. Each claim carries the names of those that have ended. */
@@ -50,7 +50,7 @@ void replicas_deinit(struct sidecar *s);
 
 /* --- handovers.c --- */
 
-void handovers_init(struct lane *l);
+void handovers_init(struct sidecar_queue *sq);
 /* true: the replicas of an ordered consumer have just changed. */
 bool handovers_tell(struct sidecar *s, const struct inbox_presence *p);
 

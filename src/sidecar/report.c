@@ -5,13 +5,13 @@
 #include "onceward/base/log.h"
 #include "onceward/core/headers.h"
 
-static void begin(struct log_line *line, const struct lane *l, const struct note *n)
+static void begin(struct log_line *line, const struct sidecar_queue *sq, const struct note *n)
 {
     const struct delivery *d = n->d;
 
-    log_begin(line, n->event, l->config->name);
-    if (l->config->pattern)
-        log_text(line, "partition", l->config->queue);
+    log_begin(line, n->event, sq->config->name);
+    if (sq->config->pattern)
+        log_text(line, "partition", sq->config->queue);
     if (!d)
         return;
     if (d->id_len)
@@ -31,20 +31,20 @@ static void begin(struct log_line *line, const struct lane *l, const struct note
         log_text(line, "error", d->outcome.error);
 }
 
-static bool is_wanted(struct lane *l, const struct note *n)
+static bool is_wanted(struct sidecar_queue *sq, const struct note *n)
 {
-    struct sidecar *s = l->sidecar;
+    struct sidecar *s = sq->sidecar;
 
     if (n->event != EVENT_COMPLETED)
         return true;
-    histogram_add(&l->first->end_to_end_us, n->ms * 1000);
+    histogram_add(&sq->first->end_to_end_us, n->ms * 1000);
     if (s->config->log.messages == MESSAGES_SAMPLED) { /* ten per second */
         int64_t second = s->now_ms / 1000;
 
-        if (l->sampled.second != second)
-            l->sampled.n = 0;
-        l->sampled.second = second;
-        return l->sampled.n++ < 10;
+        if (sq->sampled.second != second)
+            sq->sampled.n = 0;
+        sq->sampled.second = second;
+        return sq->sampled.n++ < 10;
     }
     return s->config->log.messages == MESSAGES_ALL;
 }
@@ -86,14 +86,14 @@ static const struct note_fields {
     [EVENT_DRAINING] = {.n = "held", .ms = "grace_ms"},
 };
 
-void report_note(struct lane *l, const struct note *n)
+void report_note(struct sidecar_queue *sq, const struct note *n)
 {
     const struct note_fields *f = &fields[n->event];
     struct log_line line;
 
-    if (!is_wanted(l, n))
+    if (!is_wanted(sq, n))
         return;
-    begin(&line, l, n);
+    begin(&line, sq, n);
     if (*n->code)
         log_text(&line, "sqlstate", n->code);
     if (f->reason && n->reason)
@@ -111,31 +111,31 @@ void report_note(struct lane *l, const struct note *n)
     if (n->event == EVENT_UNKEYED) {
         struct fault no_key = {0};
 
-        identify_no_key(l, n->d->message, &no_key);
+        identify_no_key(sq, n->d->message, &no_key);
         log_text(&line, "reason", no_key.text);
     }
     if ((n->event == EVENT_PAUSED || n->event == EVENT_RESUMED) &&
         n->reason == pause_reasons[PAUSE_OPERATOR].name)
-        log_text(&line, "by", l->core.lever.by);
+        log_text(&line, "by", sq->core.lever.by);
     if (n->event == EVENT_DEAD_AGAIN) {
-        log_text(&line, "consumer", l->config->consumer);
+        log_text(&line, "consumer", sq->config->consumer);
         log_text(&line, "advice", event_info(EVENT_DEAD_AGAIN)->advice);
     }
     log_end(&line);
 }
 
 /* Logs what holds a row's lock: a session, a prepared transaction, or a session that this role may not see. */
-void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h)
+void report_holder(struct sidecar_queue *sq, uint64_t ref, const struct inbox_holder *h)
 {
-    const struct delivery *d = queue_find(&l->core, ref);
+    const struct delivery *d = queue_find(&sq->core, ref);
     bool knows_age = *h->state && (h->pid || *h->gid);
     struct note n = {.event = EVENT_ROW_LOCKED, .d = d, .ms = -1, .n = -1};
     struct log_line line;
 
     if (!d || delivery_has_ended(d) || !d->locked_since_ms || (!h->pid && !*h->state))
         return;
-    begin(&line, l, &n);
-    log_int(&line, "locked_ms", l->sidecar->now_ms - d->locked_since_ms);
+    begin(&line, sq, &n);
+    log_int(&line, "locked_ms", sq->sidecar->now_ms - d->locked_since_ms);
     if (h->pid) {
         log_int(&line, "pid", h->pid);
         log_text(&line, "application", h->application);
@@ -143,7 +143,7 @@ void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h)
     if (*h->gid)
         log_text(&line, "gid", h->gid);
     log_text(&line, "state", *h->state ? h->state : NULL);
-    log_int(&line, "age_ms", knows_age ? h->age_ms : l->sidecar->now_ms - d->locked_since_ms);
+    log_int(&line, "age_ms", knows_age ? h->age_ms : sq->sidecar->now_ms - d->locked_since_ms);
     if (h->pid && !knows_age)
         log_text(
             &line, "reason",
@@ -152,14 +152,13 @@ void report_holder(struct lane *l, uint64_t ref, const struct inbox_holder *h)
     log_end(&line);
 }
 
-void report_reason(const struct lane *l, enum event e, const char *reason)
+void report_reason(const struct sidecar_queue *sq, enum event e, const char *reason)
 {
     struct log_line line;
 
-    log_begin(&line, e,
-              l->config ? l->config->name : NULL); /* without a lane's queue there is only an outbox */
-    if (l->config && l->config->pattern)
-        log_text(&line, "partition", l->config->queue);
+    log_begin(&line, e, sq->config ? sq->config->name : NULL); /* without a queue there is only an outbox */
+    if (sq->config && sq->config->pattern)
+        log_text(&line, "partition", sq->config->queue);
     log_text(&line, "reason", reason);
     log_end(&line);
 }

@@ -12,18 +12,18 @@
 
 int requests_init(struct sidecar *s, struct fault *f)
 {
-    struct application_rules *rules = mem_zalloc(s->n_lanes, sizeof(*rules));
+    struct application_rules *rules = mem_zalloc(s->n_queues, sizeof(*rules));
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
-        const struct config_queue *q = l->config;
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
+        const struct config_queue *q = sq->config;
         struct application_rules *r;
 
-        if (forward_add(s->forward, q, &l->application, f)) {
+        if (forward_add(s->forward, q, &sq->application, f)) {
             free(rules);
             return fault_wrap(f, "queues.%s", q->name);
         }
-        r = &rules[l->application];
+        r = &rules[sq->application];
         r->concurrency += q->partition ? 0 : q->forward.concurrency; /* shared by all partitions */
         r->has_ready_url |= q->ready_url != NULL;
         if (!r->ready_interval_ms || q->ready_interval_ms < r->ready_interval_ms)
@@ -34,8 +34,8 @@ int requests_init(struct sidecar *s, struct fault *f)
             r->batch_messages = (size_t)q->forward.batch.max_messages;
         if (q->forward.batch.max_bytes > r->batch_bytes)
             r->batch_bytes = q->forward.batch.max_bytes;
-        if (l->application >= s->n_applications)
-            s->n_applications = l->application + 1;
+        if (sq->application >= s->n_applications)
+            s->n_applications = sq->application + 1;
     }
     s->applications = mem_zalloc(s->n_applications, sizeof(*s->applications));
     for (size_t i = 0; i < s->n_applications; i++)
@@ -50,13 +50,13 @@ static int64_t exchange_limit_ms(const struct config_queue *q)
     return q->max_window_ms + q->token_window_ms + TAKEOVER_GRACE_MS;
 }
 
-static void requests_send_batch(struct sidecar *s, struct lane *l, const struct request *sent)
+static void requests_send_batch(struct sidecar *s, struct sidecar_queue *sq, const struct request *sent)
 {
-    const struct config_queue *q = l->config;
+    const struct config_queue *q = sq->config;
     const struct batch_facts facts = {
         .consumer = slice_of(q->consumer), .n = sent->n_sent, .window_ms = sent->window_ends_ms - s->now_ms};
     struct forward_request r = {
-        .queue = l->index,
+        .queue = sq->index,
         .ref = sent->ref,
         .headers = &s->headers,
         .body = buf_slice(&sent->body),
@@ -71,13 +71,13 @@ static void requests_send_batch(struct sidecar *s, struct lane *l, const struct 
     FAILPOINT(FORWARD_SENT);
 }
 
-void requests_send(struct sidecar *s, struct lane *l, const struct request *sent)
+void requests_send(struct sidecar *s, struct sidecar_queue *sq, const struct request *sent)
 {
     const struct delivery *d = request_first(sent);
-    const struct config_queue *q = l->config;
+    const struct config_queue *q = sq->config;
 
     if (sent->body.len) {
-        requests_send_batch(s, l, sent);
+        requests_send_batch(s, sq, sent);
         return;
     }
     buf_reset(&s->token);
@@ -93,7 +93,7 @@ void requests_send(struct sidecar *s, struct lane *l, const struct request *sent
     };
     headers_write(&s->headers, d->message, &facts);
     struct forward_request r = {
-        .queue = l->index,
+        .queue = sq->index,
         .ref = sent->ref,
         .headers = &s->headers,
         .body = {d->message->body, d->message->body_len},
@@ -109,21 +109,21 @@ void requests_send(struct sidecar *s, struct lane *l, const struct request *sent
 
 static void answered(struct sidecar *s, const struct answer *a)
 {
-    struct lane *l = &s->lanes[a->queue];
+    struct sidecar_queue *sq = &s->queues[a->queue];
 
     FAILPOINT(FORWARD_ANSWERED);
     if (a->kind == ANSWER_STATUS)
-        histogram_add(&l->first->forward_us, a->took_us);
-    queue_answered(&l->core, s->now_ms, a->ref, a);
+        histogram_add(&sq->first->forward_us, a->took_us);
+    queue_answered(&sq->core, s->now_ms, a->ref, a);
     outbox_answered(s);
-    l->touched = true;
+    sq->touched = true;
 }
 
 static void touch_all_of(struct sidecar *s, size_t application)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].application == application)
-            s->lanes[i].touched = true;
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].application == application)
+            s->queues[i].touched = true;
 }
 
 static void probed(struct sidecar *s, const struct forward_probed *p)
@@ -132,9 +132,9 @@ static void probed(struct sidecar *s, const struct forward_probed *p)
     struct application *a = &s->applications[p->application];
 
     application_probed(a, s->now_ms, ready, refused, random_below(UINT64_MAX));
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].application == p->application && !ready)
-            queue_application_down(&s->lanes[i].core, s->now_ms, p->error);
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].application == p->application && !ready)
+            queue_application_down(&s->queues[i].core, s->now_ms, p->error);
     touch_all_of(s, p->application);
 }
 

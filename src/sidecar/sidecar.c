@@ -25,9 +25,9 @@ enum { TICK_MS = 1000, DRAIN_TICK_MS = 20, CLOSE_MS = 2000 };
 
 static void drain_all(struct sidecar *s, int64_t until_ms)
 {
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        queue_drain(&s->lanes[i].core, s->now_ms, until_ms);
-        s->lanes[i].touched = true;
+    for (size_t i = 0; i < s->n_queues; i++) {
+        queue_drain(&s->queues[i].core, s->now_ms, until_ms);
+        s->queues[i].touched = true;
     }
     outbox_ends(s, false);
     s->grace_ends_ms = until_ms;
@@ -38,9 +38,9 @@ static void drain_all(struct sidecar *s, int64_t until_ms)
 static void asked_to_end(struct sidecar *s)
 {
     if (s->n_asked++ || s->ending == ENDING_DRAIN)
-        for (size_t i = 0; s->n_asked > 1 && i < s->n_lanes; i++) {
-            queue_hurry(&s->lanes[i].core, s->now_ms);
-            s->lanes[i].touched = true;
+        for (size_t i = 0; s->n_asked > 1 && i < s->n_queues; i++) {
+            queue_hurry(&s->queues[i].core, s->now_ms);
+            s->queues[i].touched = true;
         }
     if (s->n_asked > 1)
         outbox_ends(s, true);
@@ -62,9 +62,9 @@ static int64_t longest_window_ms(const struct sidecar *s)
 {
     int64_t longest = 0;
 
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].config->token_window_ms > longest)
-            longest = s->lanes[i].config->token_window_ms;
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].config->token_window_ms > longest)
+            longest = s->queues[i].config->token_window_ms;
     return longest;
 }
 
@@ -162,8 +162,8 @@ static int64_t due_ms(const struct sidecar *s)
         if (!k->broker && !k->dial.job && !k->closing)
             due = time_earlier(due, k->dial.at_ms);
     }
-    for (size_t i = 0; i < s->n_lanes; i++)
-        due = time_earlier(due, s->lanes[i].stats_at_ms);
+    for (size_t i = 0; i < s->n_queues; i++)
+        due = time_earlier(due, s->queues[i].stats_at_ms);
     return due;
 }
 
@@ -196,15 +196,15 @@ static void turn(struct sidecar *s)
 
 static bool is_drained(const struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].core.drain != DRAIN_DONE)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].core.drain != DRAIN_DONE)
             return false;
     return outbox_has_ended(s) || s->now_ms >= s->grace_ends_ms;
 }
 
-static bool has_drained(const struct lane *l)
+static bool has_drained(const struct sidecar_queue *sq)
 {
-    return l->core.drain == DRAIN_DONE;
+    return sq->core.drain == DRAIN_DONE;
 }
 
 /* Each queue logs when it is drained, independently of the others. */
@@ -212,14 +212,14 @@ static void tell_drained(struct sidecar *s)
 {
     struct log_line line;
 
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
 
-        if (l->told_drained || l->first != l || !lane_all(l, has_drained))
+        if (sq->told_drained || sq->first != sq || !sidecar_queue_all(sq, has_drained))
             continue;
-        l->told_drained = true;
-        figures_say(l);
-        log_begin(&line, EVENT_DRAINED, l->config->name);
+        sq->told_drained = true;
+        figures_say(sq);
+        log_begin(&line, EVENT_DRAINED, sq->config->name);
         log_end(&line);
     }
 }
@@ -304,35 +304,35 @@ static struct queue_rules rules_of(const struct sidecar *s, const struct config_
     };
 }
 
-static int lanes_init(struct sidecar *s, struct fault *f)
+static int sidecar_queues_init(struct sidecar *s, struct fault *f)
 {
-    s->n_lanes = s->config->n_queues;
-    s->lanes = mem_zalloc(s->n_lanes, sizeof(*s->lanes));
-    for (size_t i = 0; i < s->n_lanes; i++)
-        s->lanes[i] = (struct lane){.sidecar = s,
-                                    .config = &s->config->queues[i],
-                                    .index = i,
-                                    .first = &s->lanes[i - s->config->queues[i].partition],
-                                    .n_dead_letters = -1,
-                                    .touched = true,
-                                    .house.page = -1,
-                                    .house.expiry.page = -1};
+    s->n_queues = s->config->n_queues;
+    s->queues = mem_zalloc(s->n_queues, sizeof(*s->queues));
+    for (size_t i = 0; i < s->n_queues; i++)
+        s->queues[i] = (struct sidecar_queue){.sidecar = s,
+                                              .config = &s->config->queues[i],
+                                              .index = i,
+                                              .first = &s->queues[i - s->config->queues[i].partition],
+                                              .n_dead_letters = -1,
+                                              .touched = true,
+                                              .house.page = -1,
+                                              .house.expiry.page = -1};
     if (requests_init(s, f) || brokers_init(s, f) || outbox_begin(s, f))
         return -1;
-    for (size_t i = 0; i < s->n_lanes; i++) {
-        struct lane *l = &s->lanes[i];
-        struct queue_rules rules = rules_of(s, l->config);
+    for (size_t i = 0; i < s->n_queues; i++) {
+        struct sidecar_queue *sq = &s->queues[i];
+        struct queue_rules rules = rules_of(s, sq->config);
         uint64_t seed;
 
         random_bytes(&seed, sizeof(seed));
-        queue_init(&l->core, &rules, &s->applications[l->application], &s->database.core, i + 1, seed,
+        queue_init(&sq->core, &rules, &s->applications[sq->application], &s->database.core, i + 1, seed,
                    s->now_ms);
-        if (l->first != l)
-            queue_join_share(&l->core, &l->first->core);
-        handovers_init(l);
-        queue_levers_await(&l->core);
+        if (sq->first != sq)
+            queue_join_share(&sq->core, &sq->first->core);
+        handovers_init(sq);
+        queue_levers_await(&sq->core);
         if (s->file.ended_uncleanly)
-            queue_caution_begin(&l->core, CAUTION_UNCLEAN);
+            queue_caution_begin(&sq->core, CAUTION_UNCLEAN);
     }
     s->file.ended_uncleanly = false; /* a reload is not a start */
     return 0;
@@ -370,7 +370,7 @@ static int begin(struct sidecar *s, struct fault *f)
     database_init(&s->database.core, s->now_ms);
     if (wait_new(&s->wait, f) || signals_open(s, f) || forward_new(s->wait, &s->forward, f))
         return -1;
-    if (lanes_init(s, f))
+    if (sidecar_queues_init(s, f))
         return -1;
     metrics_begin(s);
     return 0;
@@ -378,10 +378,10 @@ static int begin(struct sidecar *s, struct fault *f)
 
 static void deinit(struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].core.application) {
-            queue_deinit(&s->lanes[i].core);
-            free(s->lanes[i].range);
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].core.application) {
+            queue_deinit(&s->queues[i].core);
+            free(s->queues[i].range);
         }
     metrics_free(s);
     forward_free(s->forward);
@@ -392,7 +392,7 @@ static void deinit(struct sidecar *s)
     renewals_close(s);
     brokers_deinit(s);
     replicas_deinit(s);
-    free(s->lanes);
+    free(s->queues);
     free(s->applications);
     header_block_deinit(&s->headers);
     buf_deinit(&s->token);

@@ -17,9 +17,9 @@
 #include "onceward/sidecar/state_file.h"
 #include "sidecar/database.h"
 #include "sidecar/figures.h"
-#include "sidecar/lane.h"
 #include "sidecar/links.h"
 #include "sidecar/replicas.h"
+#include "sidecar/sidecar_queue.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -76,8 +76,8 @@ struct sidecar {
     size_t n_links;
     struct application *applications;
     size_t n_applications;
-    struct lane *lanes;
-    size_t n_lanes, first; /* first: the lane that is served first */
+    struct sidecar_queue *queues;
+    size_t n_queues, first; /* first: the queue that is served first */
     struct sidecar_presence presence;
     struct sidecar_outbox *outbox; /* NULL: none is configured */
     struct metrics *metrics;       /* NULL: no address is configured */
@@ -102,7 +102,7 @@ struct sidecar {
 /* --- requests.c --- */
 
 int requests_init(struct sidecar *s, struct fault *f);
-void requests_send(struct sidecar *s, struct lane *l, const struct request *sent);
+void requests_send(struct sidecar *s, struct sidecar_queue *sq, const struct request *sent);
 void requests_step(struct sidecar *s);
 void requests_probe(struct sidecar *s);
 

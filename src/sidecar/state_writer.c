@@ -14,8 +14,8 @@ static enum state_life life_of(const struct sidecar *s)
 {
     if (s->ending == ENDING_NO || s->ending == ENDING_RELOAD || s->ending == ENDING_RANGES)
         return LIFE_RUNNING;
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].core.drain != DRAIN_DONE)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].core.drain != DRAIN_DONE)
             return LIFE_DRAINING;
     return s->ending == ENDING_DRAIN && brokers_are_closed((struct sidecar *)s) ? LIFE_DRAINED
                                                                                 : LIFE_DRAINING;
@@ -61,52 +61,52 @@ int state_open(struct sidecar *s)
 
 /* Everything is reached, and partitions that leave the range keep this one from its start: other replicas may have them in
  * their range until they end, and a rollout ends them only when this one is ready. */
-static bool waits_for_leaving(const struct lane *l)
+static bool waits_for_leaving(const struct sidecar_queue *sq)
 {
-    return l->core.pauses[PAUSE_LEAVING].since_ms && l->core.generation && l->sidecar->database.inbox &&
-           l->sidecar->applications[l->application].reached;
+    return sq->core.pauses[PAUSE_LEAVING].since_ms && sq->core.generation && sq->sidecar->database.inbox &&
+           sq->sidecar->applications[sq->application].reached;
 }
 
 /* Has the queue passed its first start: has it consumed once, or does it wait for something outside this pod?
  * Once ready, it stays ready: a probe of the present state would end pods for failures elsewhere. */
-static bool is_ready(const struct lane *l)
+static bool is_ready(const struct sidecar_queue *sq)
 {
-    const struct queue *q = &l->core;
-    const struct sidecar *s = l->sidecar;
-    bool waits_outside = s->applications[l->application].reached &&
-                         (!s->database.inbox || !l->link->broker || q->consumer.watch.no_queue);
+    const struct queue *q = &sq->core;
+    const struct sidecar *s = sq->sidecar;
+    bool waits_outside = s->applications[sq->application].reached &&
+                         (!s->database.inbox || !sq->link->broker || q->consumer.watch.no_queue);
 
     return q->ready || q->pauses[PAUSE_REFUSED].since_ms || q->pauses[PAUSE_STREAM].since_ms ||
-           waits_for_leaving(l) || waits_outside;
+           waits_for_leaving(sq) || waits_outside;
 }
 
 /* Once ready it stays so, whatever is the matter later. */
-static bool was_ready(struct lane *first)
+static bool was_ready(struct sidecar_queue *first)
 {
-    first->was_ready |= lane_all(first, is_ready);
+    first->was_ready |= sidecar_queue_all(first, is_ready);
     return first->was_ready;
 }
 
 /* Broker, queue, database and application are reached, and an operator's pause alone keeps the queue from its start. */
-static bool is_held_by_operator(const struct lane *l)
+static bool is_held_by_operator(const struct sidecar_queue *sq)
 {
-    const struct queue *q = &l->core;
+    const struct queue *q = &sq->core;
 
     return q->lever.paused && q->generation && !q->limits_awaited && !q->consumer.watch.no_queue &&
-           l->sidecar->database.inbox && l->sidecar->applications[l->application].reached;
+           sq->sidecar->database.inbox && sq->sidecar->applications[sq->application].reached;
 }
 
 /* For rollouts, which neither a present pause nor an operator's may hold up: see was_consuming(). */
-static bool has_consumed(const struct lane *l)
+static bool has_consumed(const struct sidecar_queue *sq)
 {
-    return l->core.ready || is_held_by_operator(l) || waits_for_leaving(l) ||
-           (l->core.left_to_others && l->link->broker && l->sidecar->database.inbox);
+    return sq->core.ready || is_held_by_operator(sq) || waits_for_leaving(sq) ||
+           (sq->core.left_to_others && sq->link->broker && sq->sidecar->database.inbox);
 }
 
 /* A queue that was reached once stays so, also after a reload or a change of its range: a probe must not flap. */
-static bool was_consuming(struct lane *first)
+static bool was_consuming(struct sidecar_queue *first)
 {
-    first->was_consuming |= lane_all(first, has_consumed);
+    first->was_consuming |= sidecar_queue_all(first, has_consumed);
     return first->was_consuming;
 }
 
@@ -132,13 +132,13 @@ void state_step(struct sidecar *s)
         return;
     s->state_at_ms = s->now_ms + EVERY_MS;
     state = state_of(s);
-    for (size_t i = 0; i < s->n_lanes; i += s->lanes[i].config->n_partitions)
-        state_add_queue(&state, &(struct state_queue){.name = s->lanes[i].config->name,
+    for (size_t i = 0; i < s->n_queues; i += s->queues[i].config->n_partitions)
+        state_add_queue(&state, &(struct state_queue){.name = s->queues[i].config->name,
                                                       .turned_ms_ago = 0,
-                                                      .ready = was_ready(&s->lanes[i]),
-                                                      .consumed = was_consuming(&s->lanes[i]),
-                                                      .fits = !s->lanes[i].refused_told});
-    if (!s->n_lanes)
+                                                      .ready = was_ready(&s->queues[i]),
+                                                      .consumed = was_consuming(&s->queues[i]),
+                                                      .fits = !s->queues[i].refused_told});
+    if (!s->n_queues)
         state_add_queue(&state, &(struct state_queue){.name = only_outbox,
                                                       .ready = outbox_is_ready(s),
                                                       .consumed = outbox_is_ready(s),

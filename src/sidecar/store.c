@@ -16,8 +16,8 @@ enum { SELDOM = 60 }; /* times rarer when nothing is stored */
 
 static bool stores_any(const struct sidecar *s)
 {
-    for (size_t i = 0; i < s->n_lanes; i++)
-        if (s->lanes[i].config->store_ms)
+    for (size_t i = 0; i < s->n_queues; i++)
+        if (s->queues[i].config->store_ms)
             return true;
     return false;
 }
@@ -37,7 +37,7 @@ void store_failed(struct sidecar *s, const struct fault *f)
 
     snprintf(reason, sizeof(reason), "the partitions of stored messages could not be looked after: %s (%s)",
              f->text, f->code);
-    report_reason(&s->lanes[0], EVENT_LIMITS, reason);
+    report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }
 
 void store_ask(struct sidecar *s)
@@ -57,7 +57,7 @@ static void hindered(struct sidecar *s, const char *reason)
         return;
     snprintf(t->hindered, sizeof(t->hindered), "%s", reason);
     if (*reason)
-        report_reason(&s->lanes[0], EVENT_LIMITS, reason);
+        report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }
 
 /* Differing clocks are logged by the housekeeping of rows. */

@@ -54,14 +54,14 @@ int64_t __wrap_inbox_waiting_ms(const struct inbox *i)
 /* ms that the calls took, of a process that runs for RUN_MS with so many consumers. */
 static int64_t took_ms(size_t n_consumers)
 {
-    static struct lane lanes[CONSUMERS];
+    static struct sidecar_queue sidecar_queues[CONSUMERS];
     static struct config_queue queues[CONSUMERS];
     static struct config config;
     static struct sidecar s;
     static char name[] = "q";
 
     s = (struct sidecar){
-        .config = &config, .lanes = lanes, .n_lanes = n_consumers, .now_ms = 1, .is_idle = true};
+        .config = &config, .queues = sidecar_queues, .n_queues = n_consumers, .now_ms = 1, .is_idle = true};
     s.database.inbox = (struct inbox *)&s; /* never used: the calls end here */
     s.database.core.linked = true;
     s.database.housekeeps = SIZE_MAX;
@@ -69,8 +69,9 @@ static int64_t took_ms(size_t n_consumers)
     for (size_t i = 0; i < n_consumers; i++) {
         queues[i] = (struct config_queue){
             .name = name, .consumer = name, .entry = i, .retention_ms = INT64_C(604800000)};
-        lanes[i] = (struct lane){.sidecar = &s, .config = &queues[i], .index = i, .first = &lanes[i]};
-        lanes[i].house.compacted.not_before_ms = lanes[i].house.expired.not_before_ms =
+        sidecar_queues[i] = (struct sidecar_queue){
+            .sidecar = &s, .config = &queues[i], .index = i, .first = &sidecar_queues[i]};
+        sidecar_queues[i].house.compacted.not_before_ms = sidecar_queues[i].house.expired.not_before_ms =
             INT64_MAX; /* no lines */
     }
     database.n_walks = database.n_expiries = 0;

@@ -23,12 +23,12 @@ struct interval {
 };
 
 /* A queue: its core, and the shell's own state of it. */
-struct lane {
+struct sidecar_queue {
     struct sidecar *sidecar;
     const struct config_queue *config;
-    size_t index;       /* in sidecar.lanes and in forward; its number at the broker */
-    struct lane *first; /* lane of the consumer's first partition, which has the figures of all; itself */
-    size_t application; /* in sidecar.applications */
+    size_t index;                /* in sidecar.queues and in forward; its number at the broker */
+    struct sidecar_queue *first; /* the consumer's first partition, which has the figures of all; itself */
+    size_t application;          /* in sidecar.applications */
     struct broker_link *link;
     struct queue core;
     bool touched;   /* a fact has arrived since its last actions */
@@ -52,16 +52,16 @@ struct lane {
     bool arguments_wanted, arguments_asked, arguments_known; /* of the declare of the queue */
     int64_t arguments_again_ms; /* when they are read again, because they do not allow order; 0: they do */
     struct waiting waiting;     /* before its first start */
-    struct lane_shown {         /* in the presence row, at that time */
+    struct queue_shown {        /* in the presence row, at that time */
         int64_t at_ms;
         uint64_t received, completed, failed;
     } shown;
     struct interval forward, end_to_end, batch;
-    struct lane_levers {
+    struct queue_commands {
         bool read;           /* read at least once: earlier commands are not for this process */
         int64_t retry, held; /* numbers of the latest commands carried out */
     } levers;
-    struct lane_left { /* a partition that leaves the range: see partitions.c */
+    struct queue_left { /* a partition that leaves the range: see partitions.c */
         int64_t at_ms, asked_ms;
         int n_looks;
         uint64_t received;
@@ -75,22 +75,22 @@ struct lane {
 };
 
 /* Is it so for all partitions of the consumer whose first one this is? */
-bool lane_all(const struct lane *first, bool (*is)(const struct lane *));
+bool sidecar_queue_all(const struct sidecar_queue *first, bool (*is)(const struct sidecar_queue *));
 
 /* --- identify.c --- */
 
 /* The message id, or why there is none (f); *id holds its bytes. */
-enum dead_reason identify_message(const struct lane *l, const struct message *m, struct buf *id,
+enum dead_reason identify_message(const struct sidecar_queue *sq, const struct message *m, struct buf *id,
                                   struct fault *f);
 
 /* Why the message has no key: the names that it has, and those that were looked for. */
-void identify_no_key(const struct lane *l, const struct message *m, struct fault *f);
+void identify_no_key(const struct sidecar_queue *sq, const struct message *m, struct fault *f);
 
 /* --- partitions.c --- */
 
-/* true: the sidecar is to drain, and to begin again with the ranges of the lanes. */
+/* true: the sidecar is to drain, and to begin again with the ranges of the queues. */
 bool partitions_step(struct sidecar *s);
 void partitions_hold(struct sidecar *s); /* before anything is consumed in a turn */
 /* The range that the consumer of this first partition reads: wider than its own while a partition is to be left. */
-const char *partitions_range(const struct lane *first);
+const char *partitions_range(const struct sidecar_queue *first);
 void partitions_widen(struct sidecar *s); /* at its end, for the one that goes on in its place */
