@@ -401,7 +401,8 @@ class Demo:
             ("orders lost", len(lost)), ("orders doubled", len(doubled)), ("invoices booked", sum(invoiced.values())),
             ("invoices lost", len(lost_invoices)), ("invoices doubled", len(doubled_invoices)), ("left in the outbox", self.figures()[3]), ("seconds", f"{took:.0f}"),
             ("seconds to the first figure, with build and start of the servers", f"{self.first_figure or 0:.0f}"),
-            *((f"kill -9 of {what}", n) for what, n in sorted(self.killed.items())),
+            *(("crashes of an application: kill -9, and a message that ends it" if what == "application" else f"kill -9 of {what}", n)
+              for what, n in sorted(self.killed.items())),
         ]
         self.screen.say("")
         for line in sums(self.n_published, len(orders), len(posts), len(posts) - len(set(posts)), sum(booked.values()), len(letters), duplicates):

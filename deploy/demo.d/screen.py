@@ -110,5 +110,5 @@ def svg(frames):
                        for row, line in enumerate(lines) if line.strip())
         body.append(f'<g id="f{i}" opacity="{1 if i + 1 == len(frames) else 0}">{rows}</g>')
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}">\n'
-            f"<title>Onceward: deploy/demo --watch</title>\n<style>text{{font:14px ui-monospace,Menlo,Consolas,monospace;fill:#d8dee9;white-space:pre}}"
+            f"<title>Onceward: deploy/demo</title>\n<style>text{{font:14px ui-monospace,Menlo,Consolas,monospace;fill:#d8dee9;white-space:pre}}"
             + "".join(style) + f'</style>\n<rect width="{wide}" height="{high}" rx="8" fill="#1e222a"/>\n' + "\n".join(body) + "\n</svg>\n")
