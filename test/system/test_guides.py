@@ -79,6 +79,18 @@ def test_the_statements_of_a_guide_run_as_the_application(database, name, comple
         app.close()
 
 
+def test_the_statements_that_publish_in_the_order_of_a_row(database):
+    database.query("CREATE TABLE account (id text, balance integer); INSERT INTO account VALUES ('acc-1', 1000); "
+                   "GRANT SELECT, UPDATE ON account TO app_login")
+    app = inbox_sql.Application(database)
+    try:
+        for statement in ("BEGIN", *STATEMENTS["order"].strip().rstrip(";").split(";"), "COMMIT"):
+            app.query(statement)
+        assert sum(database.query(f"SELECT count(*) FROM onceward.outbox_{n}")[0][0] for n in range(3)) == 1
+    finally:
+        app.close()
+
+
 def test_completion_and_work_in_one_statement(database):
     inbox, app = inbox_sql.Inbox(database, "orders"), inbox_sql.Application(database)
     try:
