@@ -161,15 +161,18 @@ INSERT INTO onceward.letter_lock SELECT generate_series(0, 63);
 
 COMMENT ON TABLE onceward.letter_lock IS 'Rows that only serve as locks, see sidecar_bury_many. They never change.';
 
--- The time up to which an export or a replay has read. One row.
+-- The time up to which an export or a replay has read, and the number of changes of `order.key`. One row, which every
+-- claim reads.
 CREATE TABLE onceward.horizon (
     only_one boolean     PRIMARY KEY DEFAULT true CHECK (only_one),
-    passed   timestamptz NOT NULL
+    passed   timestamptz NOT NULL,
+    order_changes bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 INSERT INTO onceward.horizon (passed) VALUES ('-infinity');
 
 COMMENT ON TABLE onceward.horizon IS 'The time up to which exports and replays have read: see time_mark.';
 COMMENT ON COLUMN onceward.horizon.passed IS 'No new row, letter or message gets an earlier time, even if the clock is set back.';
+COMMENT ON COLUMN onceward.horizon.order_changes IS 'Changes of onceward.consumer.order_key, of all consumers. A replica that registered before the latest one of its consumer claims nothing.';
 
 COMMENT ON COLUMN onceward.dead_letter.content_header IS 'The payload of the AMQP content header frame, as received.';
 
@@ -192,6 +195,7 @@ CREATE TABLE onceward.consumer (
     history_page  bigint      NOT NULL DEFAULT 0,
     compacted_to  timestamptz,
     order_key     text COLLATE "C" NOT NULL DEFAULT '',
+    order_changed bigint      NOT NULL DEFAULT 0,
     UNIQUE (queue, vhost, broker)
 ) WITH (fillfactor = 50);
 
@@ -204,6 +208,7 @@ COMMENT ON COLUMN onceward.consumer.number IS 'Its number in onceward.history. N
 COMMENT ON COLUMN onceward.consumer.retention_ms IS 'The longest retention that a replica reported within the hour before retention_at.';
 COMMENT ON COLUMN onceward.consumer.compacted_to IS 'History entries may have replaced rows that were completed before then. NULL: they never did.';
 COMMENT ON COLUMN onceward.consumer.order_key IS 'Its replicas process the messages of each key in order: the sources of the key. Empty: not ordered. A replica with another setting is refused.';
+COMMENT ON COLUMN onceward.consumer.order_changed IS 'The number of the latest change of order_key: see onceward.horizon.order_changes.';
 COMMENT ON COLUMN onceward.consumer.history_day IS 'The day on which its keeper last finished the search for expired history entries.';
 COMMENT ON COLUMN onceward.consumer.history_page IS 'The page of that search when it was last noted; 0: it has ended.';
 

@@ -33,6 +33,7 @@
 -- at most a second. A row that another claim holds within its window is answered 'held' without trying its lock: the lock would only
 -- be in its holder's way.
 -- And that of time_mark, before all others.
+-- Raises OW010 when order.key of a consumer was changed since p_order_changes: see time_mark.
 -- Raises 40001 when more than a minute has passed between its two readings of the clock.
 -- Rows: one an item.
 -- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, as long as nobody else
@@ -43,7 +44,8 @@
 CREATE OR REPLACE FUNCTION onceward.sidecar_claim_many(
     p_transaction boolean, p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
     p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
-    p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[])
+    p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[],
+    p_order_changes bigint DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, attempt integer, takeovers integer, crashes integer, unproven_ms bigint, unproven_step integer,
                batch_cap integer, wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
 LANGUAGE plpgsql VOLATILE
@@ -64,7 +66,7 @@ DECLARE
     v_taken_over bigint[];
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
-    v_received := onceward.time_mark();
+    v_received := onceward.time_mark(p_order_changes, p_consumers);
     v_now := least(v_received, clock_timestamp());
     v_stale := v_now - p_grace_ms * interval '1 ms';
 
@@ -262,4 +264,4 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION onceward.sidecar_claim_many(boolean, text, bigint, boolean, text[], bigint, text[], interval[], interval[], integer[],
-                                                   integer[], integer[], text[], uuid[], bytea[], text[], bigint[], boolean[]) FROM PUBLIC;
+                                                   integer[], integer[], text[], uuid[], bytea[], text[], bigint[], boolean[], bigint) FROM PUBLIC;

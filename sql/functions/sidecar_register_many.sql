@@ -10,10 +10,12 @@
 --   mode      replicas of this consumer keep the order of each key and this one does not (p_order_keys), or the reverse, or they take the
 --             keys from other sources (former: those of the record). The setting is changed where p_takes_overs names the recorded queue or range
 --   running   the same, and p_takes_overs confirms it, but a replica still runs with the recorded setting
+--   changes   ord is 0: number is onceward.horizon.order_changes as it was before this call looked at the records. Claims name it, and
+--             fail once order.key of their consumer is changed (time_mark)
 --   busy      the record is being changed, or the broker is not known yet (NULL): ask again
 --   range     it is recorded, with the range that queue says; former: the range before this call, where it has changed it. A recorded
 --             range that is wider is that of replicas before, or of others: the caller reads those partitions, too, until they are empty
--- What is recorded has no row.
+-- A recorded queue has no row.
 --
 -- A range under which a replica comes extends the recorded one. With p_ended the caller has found all partitions outside its range empty:
 -- then the record becomes the smallest range that has its own and those of the replicas that wrote their presence lately.
@@ -21,13 +23,16 @@
 -- p_takes_overs names the queue that this one has replaced, in whatever vhost and at whatever broker it was; the record is then changed.
 -- It may be this queue's own name: then only the vhost or the broker is another.
 --
--- Locks: the consumers' rows, only where they are changed, SKIP LOCKED: it never waits for one, except for another's uncommitted insert of
+-- A change of order.key is made while no claim is in flight: claims wait for its end, and those of replicas that registered before fail
+-- then (time_mark). Such a replica may have stood still, or have no row of presence. After 200 ms behind a claim the answer is busy.
+--
+-- Locks: for a change of order.key onceward.horizon, against claims; the consumers' rows, only where they are changed, SKIP LOCKED: it never waits for one, except for another's uncommitted insert of
 -- the same name or queue, at most a second. Rows: one an item.
 -- Repeating it: the second call finds what the first one recorded.
 CREATE OR REPLACE FUNCTION onceward.sidecar_register_many(
     p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[], p_ended boolean[] DEFAULT NULL,
     p_order_keys text[] DEFAULT NULL)
-RETURNS TABLE (ord integer, answer text, queue text, vhost text, broker text, former text)
+RETURNS TABLE (ord integer, answer text, queue text, vhost text, broker text, former text, number bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 -- @plan nested_loops
@@ -37,6 +42,8 @@ AS $$
 DECLARE
     v_changed text[];
     v_formers text[];
+    v_changes bigint;
+    v_change  bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
@@ -47,6 +54,9 @@ BEGIN
     IF pg_relation_size('onceward.history') > 0 AND NOT EXISTS (SELECT FROM onceward.history_begun) THEN
         INSERT INTO onceward.history_begun DEFAULT VALUES;
     END IF;
+
+    -- Before any look at a record: a number that is too old only makes claims fail.
+    SELECT h.order_changes INTO v_changes FROM onceward.horizon h;
 
     INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue, order_key)
     SELECT i.consumer, i.broker, i.vhost, i.queue, coalesce(i.order_key, '')
@@ -59,6 +69,17 @@ BEGIN
     ON CONFLICT DO NOTHING;
 
     BEGIN
+        IF EXISTS (
+            SELECT FROM unnest(p_consumers, p_brokers, p_queues, p_takes_overs, p_order_keys) i (consumer, broker, queue, takes_over, order_key)
+            JOIN onceward.consumer c ON c.consumer = i.consumer AND c.order_key <> i.order_key
+            WHERE i.broker IS NOT NULL AND c.queue IN (i.takes_over, onceward.queue_hull(i.queue, i.takes_over))
+              AND NOT onceward.consumer_order_runs(c.consumer, c.order_key)) THEN
+            PERFORM set_config('lock_timeout', '200ms', true);
+            LOCK TABLE ONLY onceward.horizon IN SHARE ROW EXCLUSIVE MODE;
+            PERFORM set_config('lock_timeout', '1s', true);
+            UPDATE onceward.horizon h SET order_changes = h.order_changes + 1 RETURNING h.order_changes INTO v_change;
+        END IF;
+
         WITH taken AS MATERIALIZED (
             SELECT i.consumer, i.broker, i.vhost, f.queue, f.former, f.tid, coalesce(i.order_key, f.order_key) AS order_key
             FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_ended, p_order_keys)
@@ -69,8 +90,9 @@ BEGIN
                             WHEN i.ended THEN onceward.consumer_range(i.consumer, i.queue)
                             ELSE onceward.queue_hull(c.queue, i.queue) END AS queue
                 FROM onceward.consumer c
-                WHERE c.consumer = i.consumer
-                  AND (coalesce(c.order_key = i.order_key, true) OR NOT onceward.consumer_order_runs(c.consumer, c.order_key))
+                WHERE c.consumer = i.consumer AND i.broker IS NOT NULL
+                  AND (coalesce(c.order_key = i.order_key, true)
+                       OR v_change IS NOT NULL AND NOT onceward.consumer_order_runs(c.consumer, c.order_key))
                   AND ((c.queue, c.vhost, c.broker) <> (i.queue, i.vhost, i.broker) OR c.order_key <> i.order_key)
                   AND (c.queue = i.takes_over OR onceward.queue_hull(c.queue, i.takes_over) IS NOT NULL
                        OR (onceward.queue_hull(c.queue, i.queue) IS NOT NULL AND (c.vhost, c.broker) = (i.vhost, i.broker)))
@@ -83,15 +105,22 @@ BEGIN
                                 AND onceward.queues_meet(o.queue, f.queue))
             ORDER BY i.consumer COLLATE "C"
         ), changed AS (
-            UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue, order_key = t.order_key FROM taken t
+            UPDATE onceward.consumer c SET broker = t.broker, vhost = t.vhost, queue = t.queue, order_key = t.order_key,
+                order_changed = CASE WHEN c.order_key <> t.order_key THEN v_change ELSE c.order_changed END
+            FROM taken t
             WHERE c.ctid = t.tid AND (c.broker, c.vhost, c.queue, c.order_key) <> (t.broker, t.vhost, t.queue, t.order_key)
             RETURNING t.consumer,
                       CASE WHEN t.former <> t.queue AND onceward.queue_hull(t.former, t.queue) IS NOT NULL THEN t.former END AS former
         )
         SELECT array_agg(c.consumer), array_agg(c.former) INTO v_changed, v_formers FROM changed c;
-    EXCEPTION WHEN unique_violation THEN
-        NULL; -- another consumer has one of the queues since: nothing is taken over, and the answers below name it
+        v_changes := coalesce(v_change, v_changes);
+    EXCEPTION WHEN unique_violation OR lock_not_available THEN
+        -- Another consumer has one of the queues since: nothing is taken over, and the answers below name it. Or claims
+        -- did not end in time.
+        PERFORM set_config('lock_timeout', '1s', true);
     END;
+
+    RETURN QUERY SELECT 0, 'changes', NULL::text, NULL::text, NULL::text, NULL::text, v_changes;
 
     RETURN QUERY
     SELECT i.ord::integer,
@@ -107,7 +136,8 @@ BEGIN
                 WHEN o.consumer IS NULL THEN 'busy'
                 WHEN c.queue IS NULL AND o.consumer = i.takes_over THEN 'former'
                 ELSE 'taken' END,
-           c.queue, c.vhost, c.broker, coalesce(n.former, CASE WHEN (c.is_same OR c.is_confirmed) AND c.order_key <> i.order_key THEN c.order_key END, o.consumer)
+           c.queue, c.vhost, c.broker, coalesce(n.former, CASE WHEN (c.is_same OR c.is_confirmed) AND c.order_key <> i.order_key THEN c.order_key END, o.consumer),
+           NULL::bigint
     FROM unnest(p_consumers, p_brokers, p_vhosts, p_queues, p_takes_overs, p_order_keys)
          WITH ORDINALITY i (consumer, broker, vhost, queue, takes_over, order_key, ord)
     LEFT JOIN LATERAL (SELECT c.queue, c.vhost, c.broker, c.order_key,

@@ -6,19 +6,30 @@
 -- not committed yet. An export first moves the horizon, then waits for those: a transaction that takes the lock
 -- later reads the new horizon.
 --
+-- p_order_changes: onceward.horizon.order_changes as it was when the caller registered p_consumers; NULL: not compared.
+-- Raises OW010 when one of them has got another order.key since. sidecar_register_many makes such a change under a lock
+-- that waits for the callers of this function, so every claim ends before the change or fails: also that of a replica
+-- that stood still, or that no presence row shows.
+--
 -- Locks: onceward.horizon, in the mode of an UPDATE; nothing that lasts conflicts with it. Rows: one read.
 -- Repeating it: a later time.
-CREATE OR REPLACE FUNCTION onceward.time_mark() RETURNS timestamptz
+CREATE OR REPLACE FUNCTION onceward.time_mark(p_order_changes bigint DEFAULT NULL, p_consumers text[] DEFAULT NULL)
+RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    v_passed timestamptz;
+    v_passed  timestamptz;
+    v_changes bigint;
 BEGIN
     LOCK TABLE ONLY onceward.horizon IN ROW EXCLUSIVE MODE;
-    SELECT h.passed INTO v_passed FROM onceward.horizon h; -- a new snapshot, taken after the lock
+    SELECT h.passed, h.order_changes INTO v_passed, v_changes FROM onceward.horizon h; -- a new snapshot, taken after the lock
+    IF v_changes <> p_order_changes AND EXISTS (
+        SELECT FROM onceward.consumer c WHERE c.consumer = ANY (p_consumers) AND c.order_changed > p_order_changes) THEN
+        RAISE EXCEPTION USING ERRCODE = 'OW010', MESSAGE = 'order.key of a consumer was changed since this replica registered it';
+    END IF;
     RETURN greatest(clock_timestamp(), v_passed);
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.time_mark() FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.time_mark(bigint, text[]) FROM PUBLIC;

@@ -341,6 +341,9 @@ static bool may_consume(const struct queue *q, int64_t now_ms)
     /* Near its delivery limit an ordered queue keeps its messages, but does not take them once more. */
     if (pause_is_on(q, PAUSE_DELIVERY_LIMIT) && !q->held.unacked.len)
         return false;
+    /* Another replica may be registered, and the queue has one active consumer. */
+    if (q->rules.ordered && pause_is_on(q, PAUSE_REFUSED))
+        return false;
     if (q->drain || q->limits_awaited || pause_is_on(q, PAUSE_NOT_ORDERED) ||
         pause_is_on(q, PAUSE_NOT_EXCLUSIVE) || pause_is_on(q, PAUSE_TOO_LARGE) ||
         pause_is_on(q, PAUSE_RENEWAL_LOOP) || pause_is_on(q, PAUSE_LEAVING) || pause_rests(q) ||

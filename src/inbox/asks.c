@@ -54,6 +54,7 @@ void asks_read_registration(struct inbox *i)
     if (answer_read(i, QUESTION_REGISTER, -1, REGISTER_COLUMNS, &rows, &f) <= 0)
         return;
     queues_registered(&i->queues, rows, &f);
+    call_scalars_order_changes(&i->scalars, i->queues.order_changes);
     PQclear(rows);
 }
 

@@ -92,6 +92,7 @@ static void *attempt_run(void *arg)
         PQfinish(c.conn);
         return a;
     }
+    call_scalars_order_changes(&a->scalars, a->queues.order_changes);
     a->inbox = pipeline_new(c.conn, &a->queues, &a->scalars, &a->database);
     a->queues = (struct queues){0};
     a->scalars = (struct call_scalars){0};

@@ -38,6 +38,12 @@ void call_scalars_deinit(struct call_scalars *s)
         mem_clear(&s->value[i]);
 }
 
+void call_scalars_order_changes(struct call_scalars *s, int64_t n)
+{
+    free(s->value[SCALAR_ORDER_CHANGES]);
+    s->value[SCALAR_ORDER_CHANGES] = number_text(n);
+}
+
 void call_scalars_gone(struct call_scalars *s, const char *const *instances, size_t n)
 {
     struct buf literal = {0};
@@ -54,7 +60,7 @@ enum { OID_BOOL = 16, OID_INT8 = 20, OID_TEXT = 25, OID_TEXT_ARRAY = 1009 };
 
 static const Oid scalar_types[N_CALL_SCALARS] = {
     [SCALAR_INSTANCE] = OID_TEXT,   [SCALAR_NUMBER] = OID_INT8, [SCALAR_OWN] = OID_BOOL,
-    [SCALAR_GONE] = OID_TEXT_ARRAY, [SCALAR_GRACE] = OID_INT8,
+    [SCALAR_GONE] = OID_TEXT_ARRAY, [SCALAR_GRACE] = OID_INT8,  [SCALAR_ORDER_CHANGES] = OID_INT8,
 };
 
 static Oid array_oid(enum array_type type)
@@ -132,9 +138,10 @@ struct call {
 #define CLAIM(verb, transaction)                                                                             \
     {                                                                                                        \
         verb,                                                                                                \
-            CLAIM_COLUMNS "sidecar_claim_many(" transaction                                                  \
-                          ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",   \
-            PARAMS(CLAIM_PARAMS), CLAIM_ANSWERS                                                              \
+            CLAIM_COLUMNS                                                                                    \
+            "sidecar_claim_many(" transaction                                                                \
+            ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",            \
+            PARAMS(CLAIM_PARAMS, S(ORDER_CHANGES)), CLAIM_ANSWERS                                            \
     }
 
 #define CLAIM_STORE(verb, transaction)                                                                       \
@@ -142,9 +149,9 @@ struct call {
         verb,                                                                                                \
             CLAIM_COLUMNS "sidecar_claim_store_many(" transaction                                            \
                           ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, "   \
-                          "$18, $19, $20, $21, $22)",                                                        \
+                          "$18, $19, $20, $21, $22, $23)",                                                   \
             PARAMS(CLAIM_PARAMS, C(ARRIVALS), C(STORED_EXCHANGES), C(STORED_ROUTING_KEYS),                   \
-                   C(STORED_CONTENT_HEADERS), C(STORED_BODIES)),                                             \
+                   C(STORED_CONTENT_HEADERS), C(STORED_BODIES), S(ORDER_CHANGES)),                           \
             CLAIM_ANSWERS                                                                                    \
     }
 

@@ -14,7 +14,15 @@
 enum { CALL_MAX_PARAMS = 34, CALL_MAX_ARRAYS = 29, CALL_NAME_SIZE = 40 };
 
 /* Parameters that are equal for every call of a connection, as text. */
-enum call_scalar { SCALAR_INSTANCE, SCALAR_NUMBER, SCALAR_OWN, SCALAR_GONE, SCALAR_GRACE, N_CALL_SCALARS };
+enum call_scalar {
+    SCALAR_INSTANCE,
+    SCALAR_NUMBER,
+    SCALAR_OWN,
+    SCALAR_GONE,
+    SCALAR_GRACE,
+    SCALAR_ORDER_CHANGES,
+    N_CALL_SCALARS
+};
 
 struct call_scalars {
     char *value[N_CALL_SCALARS]; /* NULL: SQL's NULL */
@@ -22,6 +30,7 @@ struct call_scalars {
 
 void call_scalars_init(struct call_scalars *s, const struct inbox_self *self);
 void call_scalars_deinit(struct call_scalars *s);
+void call_scalars_order_changes(struct call_scalars *s, int64_t n);
 void call_scalars_gone(struct call_scalars *s, const char *const *instances, size_t n);
 
 /* The encoded content of a batch. */

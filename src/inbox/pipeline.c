@@ -221,8 +221,9 @@ enum meaning {
 
 static enum meaning error_meaning(const char *code)
 {
-    static const char *const lost[] = {"25006", "57P01", "57P02", "57P03",
-                                       "57P05", "25P03", "53300", "53400"};
+    /* OW010: order.key was changed. The queues must be registered again before anything else is claimed. */
+    static const char *const lost[] = {"25006", "57P01", "57P02", "57P03", "57P05",
+                                       "25P03", "53300", "53400", "OW010"};
     static const char *const drift[] = {"26000", "42P05", "0A000"};
 
     for (size_t k = 0; k < sizeof(lost) / sizeof(lost[0]); k++)

@@ -22,7 +22,7 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_HOLDER] =
         "SELECT pid, age_ms, application, state, gid FROM onceward.sidecar_lock_holder($1, $2)",
     [QUESTION_TRY] = "SELECT yes FROM onceward.sidecar_try($1)",
-    [QUESTION_REGISTER] = "SELECT ord, answer, queue, vhost, broker, former "
+    [QUESTION_REGISTER] = "SELECT ord, answer, queue, vhost, broker, former, number "
                           "FROM onceward.sidecar_register_many($1, $2, $3, $4, $5, $6, $7)",
     [QUESTION_PRESENCE] = "SELECT kind, ord, name, number, counter, yes, text, priority, active "
                           "FROM onceward.sidecar_presence($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",

@@ -136,7 +136,7 @@ static const char *result_text(const PGresult *result, int row, int column)
     return PQgetisnull(result, row, column) ? "?" : PQgetvalue(result, row, column);
 }
 
-enum { R_ANSWER = 1, R_QUEUE, R_VHOST, R_BROKER, R_FORMER };
+enum { R_ANSWER = 1, R_QUEUE, R_VHOST, R_BROKER, R_FORMER, R_NUMBER };
 
 /* Sets the consumer name of the queue's rows. Nothing of the queue is in flight, since it was not registered. */
 static void consumer_replace(struct queues *q, size_t at, const char *consumer)
@@ -208,6 +208,14 @@ static int64_t queue_of(const struct queues *q, const PGresult *result, int row)
     return call_int4(result, row, 0, &ord) && ord >= 1 && (size_t)ord <= q->n ? ord - 1 : -1;
 }
 
+/* The row that belongs to no queue, with the number of changes of order.key. */
+static bool row_is_changes(const PGresult *result, int row)
+{
+    int ord;
+
+    return call_int4(result, row, 0, &ord) && ord == 0;
+}
+
 int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
 {
     if (q->has_changed) { /* the answer was made for the previous broker */
@@ -215,7 +223,7 @@ int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
         return 0;
     }
     for (int row = 0; row < PQntuples(result); row++)
-        if (queue_of(q, result, row) < 0)
+        if (queue_of(q, result, row) < 0 && !row_is_changes(result, row))
             return fault_set(f, "the database answered something else than was asked");
     for (size_t i = 0; i < q->n; i++) {
         q->registrations[i] = INBOX_REGISTERED;
@@ -223,7 +231,10 @@ int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
         mem_clear(&q->ranges[i]);
     }
     for (int row = 0; row < PQntuples(result); row++)
-        refusal_set(q, (size_t)queue_of(q, result, row), result, row);
+        if (row_is_changes(result, row))
+            call_int8(result, row, R_NUMBER, &q->order_changes);
+        else
+            refusal_set(q, (size_t)queue_of(q, result, row), result, row);
     return 0;
 }
 

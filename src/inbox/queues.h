@@ -15,11 +15,12 @@ struct queues {
     struct inbox_queue *list; /* owns its texts */
     size_t *ranks;            /* the rank of each in the order of the consumer names, by bytes */
     enum inbox_registration *registrations;
-    char **refusals;  /* in words; NULL: none */
-    char **ranges;    /* the recorded range, where it is wider; NULL */
-    char **formers;   /* the range that the last registration replaced; NULL */
-    bool *ended;      /* all partitions outside the own range are empty */
-    bool has_changed; /* a broker has changed since the question was sent */
+    char **refusals;       /* in words; NULL: none */
+    char **ranges;         /* the recorded range, where it is wider; NULL */
+    char **formers;        /* the range that the last registration replaced; NULL */
+    bool *ended;           /* all partitions outside the own range are empty */
+    bool has_changed;      /* a broker has changed since the question was sent */
+    int64_t order_changes; /* onceward.horizon.order_changes at their registration */
     size_t n;
 };
 
@@ -34,7 +35,7 @@ void queues_stores(const struct queues *q, struct buf *consumers, struct buf *re
 
 /* Registration of all queues in one call (QUESTION_REGISTER): its parameters as literals of arrays, and its
  * answer. A queue without a row in the result is registered. */
-enum { REGISTER_PARAMS = 7, REGISTER_COLUMNS = 6 };
+enum { REGISTER_PARAMS = 7, REGISTER_COLUMNS = 7 };
 void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]);
 
 /* Takes a binary result. -1: malformed; nothing has changed. */

@@ -591,6 +591,23 @@ def test_a_replica_without_the_order_of_the_others_is_refused(bed):
     confirmed.wait_for("consuming")
 
 
+def test_a_replica_that_stood_still_during_a_change_of_the_order_claims_nothing(bed):
+    ordered = Ordered(bed)
+    first = bed.sidecar(**ORDER)
+    ordered.publish(["a"], 3)
+    bed.wait_for_effects(ordered.ids())
+    first.freeze()
+    bed.rows("UPDATE onceward.replica SET seen_at = seen_at - interval '16 s'")
+    second = bed.sidecar(takes_over=bed.queue.name)
+    # The broker still delivers to the first one, which finds these when it goes on.
+    ordered.publish(["a"], 3)
+    bed.queue.wait_for_ready(0)
+    first.thaw()
+    assert "recorded without order.key, and this configuration has it" in first.wait_for("refused")["reason"]
+    bed.wait_for_effects(ordered.ids())
+    assert len(first.find("completed")) == 3 and len(second.find("completed")) == 3
+
+
 def test_partitions_keep_the_order_of_each_key_through_kills_and_restarts(bed):
     ordered = Ordered(bed)
     names = [f"{bed.name}-part-{i}" for i in range(4)]

@@ -8,6 +8,7 @@ import re
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg2
 import pytest
 
 from rig import inbox_sql
@@ -445,6 +446,34 @@ def test_a_replica_with_another_order_is_refused(inbox, sessions, queue, wider):
         assert register("a", wider) == ["mode"]
         queue = wider
     assert register("a", queue, takes_over=queue) == [] and recorded() == (queue, "a")
+
+
+def test_claims_of_a_replica_that_registered_before_a_change_of_the_order_fail(inbox, sessions):
+    """Also where no presence row shows the replica, or it stood still for longer than a row counts."""
+    name, former, neighbour = inbox.consumer, sessions("former"), sessions("neighbour")
+    neighbour.consumer = name + "2"
+    assert former.register((name, "/", name, None), order_key="a") == [] and former.claim("m1")[0].answer == "claimed"
+    assert neighbour.register((name + "2", "/", name + "2", None), order_key="a") == []
+    assert inbox.register((name, "/", name, name), order_key="b") == []
+    with pytest.raises(psycopg2.Error) as refused:
+        former.claim("m2")
+    assert refused.value.pgcode == "OW010" and inbox.row("m2") is None
+    assert inbox.claim("m2")[0].answer == neighbour.claim("m1")[0].answer == "claimed"
+    assert answers(former.settle("m1")) == ["completed"]  # the right to finish it was given before
+    assert [r.answer for r in former.register((name, "/", name, None), order_key="a")] == ["mode"]
+    assert former.register((name, "/", name, None), order_key="b") == [] and former.claim("m3")[0].answer == "claimed"
+
+
+def test_a_change_of_the_order_waits_for_claims_in_flight(inbox, sessions):
+    name, former = inbox.consumer, sessions("former")
+    assert former.register((name, "/", name, None), order_key="a") == []
+    former.begin()
+    former.claim("m1")
+    assert [r.answer for r in inbox.register((name, "/", name, name), order_key="b")] == ["busy"]
+    assert inbox.order_changes == former.order_changes
+    former.commit()
+    assert inbox.register((name, "/", name, name), order_key="b") == [] and inbox.order_changes == former.order_changes + 1
+    assert inbox.register((name, "/", name, name), order_key="b") == [] and inbox.order_changes == former.order_changes + 1
 
 
 def test_two_who_register_a_queue_at_once_get_one_consumer(inbox, sessions):

@@ -63,6 +63,9 @@ Letter = collections.namedtuple("Letter", "reason rowless redelivered exhausted 
                                 defaults=("attempts", False, False, False, None, None, b"body", "{}", "q", 0, None))
 
 
+Registered = collections.namedtuple("Registered", "ord answer queue vhost broker former")
+
+
 class Session:
     """A connection as one of the two logins. Each call is a transaction, unless begun with begin()."""
 
@@ -123,6 +126,7 @@ class Inbox(Session):
         self.instance = instance
         self.number = number
         self.secrets = {}
+        self.order_changes = None  # as the latest registration answered
 
     def token(self, message_id):
         return token_text(self.consumer, message_id, self.secrets[message_id])
@@ -142,10 +146,10 @@ class Inbox(Session):
         n = len(ids)
         sql = ("SELECT * FROM onceward.sidecar_claim_many(%s, %s, %s, %s, %s::text[], %s, %s::text[], %s::interval[], %s::interval[],"
                " %s::integer[], %s::integer[], %s::integer[], %s::text[], %s::uuid[], %s::bytea[], %s::text[], %s::bigint[],"
-               " %s::boolean[])")
+               " %s::boolean[], %s)")
         parameters = (transaction, self.instance, self.number, own, gone, grace, self._consumers(), ["1s", f"{window} ms"],
                       ["1s", f"{max(window, max_window)} ms"], [1, max_attempts], [0, revive], [2] * n, ids, self._secrets(ids, None),
-                      [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, [alone or None] * n)
+                      [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, [alone or None] * n, self.order_changes)
         return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
 
     def look(self, *ids, body=b"body", grace=2_000, secret=None, transaction=True, window=30_000, max_window=60_000, own=False, gone=None):
@@ -210,10 +214,13 @@ class Inbox(Session):
             [x.routing_key for x in letters], [x.deaths for x in letters], [x.content_header and Binary(x.content_header) for x in letters])
 
     def register(self, *queues, order_key=None):
-        """queues: (consumer, vhost, queue, takes_over), or with the broker before the vhost. order_key: of all of them."""
+        """queues: (consumer, vhost, queue, takes_over), or with the broker before the vhost. order_key: of all of them. Rows of queues."""
         queues = [(q[0], "rabbit@a", *q[1:]) if len(q) == 4 else q for q in queues]
-        return self.query("SELECT * FROM onceward.sidecar_register_many(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], NULL,"
+        rows = self.query("SELECT * FROM onceward.sidecar_register_many(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], NULL,"
                           " %s::text[])", *(list(field) for field in zip(*queues)), None if order_key is None else [order_key] * len(queues))
+        assert (rows[0].ord, rows[0].answer) == (0, "changes")
+        self.order_changes = rows[0].number
+        return [Registered(*r[:6]) for r in rows[1:]]
 
     def presence(self, queues="[]", counter=None, consumers=None, version="v", holders=(), count=True, ordered=False):
         return self.query("SELECT * FROM onceward.sidecar_presence(%s, %s, %s, %s, 'host', %s::json, %s::text[], %s::text[], %s, %s)",
