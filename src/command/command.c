@@ -13,8 +13,8 @@ enum { JOBS_MS = 1000 };
 
 #define FILTER                                                                                               \
     "config= consumer= reason= since= older= limit= rate= dry-run new-id out-of-order all body= json"
-#define STATE "state= config="
-#define LEVER "config= consumer= by= json"
+#define STATE    "state= config="
+#define OPERATOR "config= consumer= by= json"
 
 const struct command commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run, "config=", NULL},
@@ -29,11 +29,11 @@ const struct command commands[] = {
     {"dead", "list|show|redrive|discard ...", "list, show, redrive or discard dead letters", command_dead,
      FILTER, "list show redrive discard"},
     {"pause", "--consumer C [--reason TEXT]", "stop taking messages of a consumer on all replicas",
-     command_pause, LEVER " reason=", NULL},
-    {"resume", "--consumer C", "end a pause on all replicas", command_resume, LEVER, NULL},
-    {"retry", "--consumer C [ID...]", "try failed and waiting messages now", command_retry, LEVER, NULL},
+     command_pause, OPERATOR " reason=", NULL},
+    {"resume", "--consumer C", "end a pause on all replicas", command_resume, OPERATOR, NULL},
+    {"retry", "--consumer C [ID...]", "try failed and waiting messages now", command_retry, OPERATOR, NULL},
     {"give-up", "--consumer C ID...|--held", "make dead letters of messages that keep failing",
-     command_give_up, LEVER " held", NULL},
+     command_give_up, OPERATOR " held", NULL},
     {"forget", "--consumer C [--dead-letters]", "remove the data of a consumer that is no longer used",
      command_forget, "config= consumer= dead-letters json", NULL},
     {"replay", "--consumer C --to QUEUE ...", "publish stored messages again, for another consumer",

@@ -360,12 +360,12 @@ static void totals_add(struct lines *l, const struct fleet *f)
     buf_deinit(&text);
 }
 
-static void levers_add(struct lines *l, const struct fleet *f)
+static void fleet_commands_add(struct lines *l, const struct fleet *f)
 {
-    for (size_t i = 0; i < f->n_levers; i++) {
+    for (size_t i = 0; i < f->n_commands; i++) {
         struct buf text = {0};
 
-        fleet_add_lever(&text, &f->levers[i]);
+        fleet_add_command(&text, &f->commands[i]);
         line_add(l, YELLOW, buf_text(&text));
         buf_deinit(&text);
     }
@@ -416,7 +416,7 @@ void top_draw(struct buf *out, const struct top_screen *s, const struct fleet *f
     if (s->fault)
         line_add(&l, RED, s->fault);
     totals_add(&l, f);
-    levers_add(&l, f);
+    fleet_commands_add(&l, f);
     outbox_add(&l, &f->outbox);
     line_add(&l, NULL, "");
     if (f->n_queues)

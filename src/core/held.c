@@ -534,7 +534,7 @@ void held_deinit(struct queue *q)
     free(q->abandons.items);
     buf_deinit(&q->abandons.last_body);
     free(q->consequences.items);
-    free(q->lever.ids);
+    free(q->commands.ids);
 }
 
 size_t queue_n_parked(const struct queue *q)

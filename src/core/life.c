@@ -415,9 +415,9 @@ static void life_take(struct queue *q, int64_t now_ms, struct delivery *d, enum 
 /* Place of its id in the list of ids that are given up; NULL: none. */
 static char *find_given_up(const struct queue *q, const struct delivery *d)
 {
-    for (size_t at = 0; at < q->lever.ids_len; at += strlen(q->lever.ids + at) + 1)
-        if (d->id_len && slice_equal(delivery_slice(d), slice_of(q->lever.ids + at)))
-            return q->lever.ids + at;
+    for (size_t at = 0; at < q->commands.ids_len; at += strlen(q->commands.ids + at) + 1)
+        if (d->id_len && slice_equal(delivery_slice(d), slice_of(q->commands.ids + at)))
+            return q->commands.ids + at;
     return NULL;
 }
 
@@ -432,10 +432,10 @@ void life_given_up_is_dead(struct queue *q, const struct delivery *d)
 
     if (!id)
         return;
-    size_t len = strlen(id) + 1, behind = q->lever.ids_len - (size_t)(id - q->lever.ids) - len;
+    size_t len = strlen(id) + 1, behind = q->commands.ids_len - (size_t)(id - q->commands.ids) - len;
 
     memmove(id, id + len, behind);
-    q->lever.ids_len -= len;
+    q->commands.ids_len -= len;
 }
 
 /* Identity for the circuit breaker. A message without an id that a dead-letter exchange redelivers is the same each
@@ -700,8 +700,8 @@ bool queue_letter_is_looked_for(const struct delivery *d)
 
 struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d, enum letter_row row)
 {
-    const char *by = q->lever.give_up_by;
-    char text[sizeof(q->lever.give_up_by) + 32];
+    const char *by = q->commands.give_up_by;
+    char text[sizeof(q->commands.give_up_by) + 32];
 
     assert(d->given_up);
     snprintf(text, sizeof(text), "given up by %s", *by ? by : "an operator");

@@ -72,13 +72,13 @@ void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r)
 
 bool pause_needs_message(const struct queue *q)
 {
-    return !q->application->gone && !q->application->probe.failing && !q->lever.paused;
+    return !q->application->gone && !q->application->probe.failing && !q->commands.paused;
 }
 
 bool pause_rests(const struct queue *q)
 {
     const struct returns *r = &q->returns;
 
-    return q->lever.paused && r->no_renewal && !returns_may_need_consumer(r) && returns_are_counted(r) &&
+    return q->commands.paused && r->no_renewal && !returns_may_need_consumer(r) && returns_are_counted(r) &&
            returns_limit(r) != LIMIT_NONE;
 }

@@ -99,7 +99,7 @@ bool next_look(struct queue *q, int64_t now_ms, struct action *ret)
 
 static bool may_begin(const struct queue *q)
 {
-    return !q->drain && !q->lever.paused && !q->lever.awaited && database_is_up(q->database) &&
+    return !q->drain && !q->commands.paused && !q->commands.awaited && database_is_up(q->database) &&
            !pause_is_on(q, PAUSE_REFUSED) && !pause_is_on(q, PAUSE_STREAM) && !order_is_stopping(q) &&
            !pause_is_on(q, PAUSE_DELIVERY_LIMIT);
 }

@@ -302,7 +302,7 @@ static bool is_standing_still(const struct queue *q)
     for (size_t i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
         if (pause_is_on(q, reasons[i]))
             return true;
-    return q->lever.awaited;
+    return q->commands.awaited;
 }
 
 static size_t n_asked(const struct queue_held *h, enum operation op)

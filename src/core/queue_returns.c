@@ -163,7 +163,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
 
     /* Useless if all replicas do the same at the same time, and an operator's pause holds for all of them. */
     q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms && q->n_others > 0 &&
-                        database_is_up(q->database) && !q->lever.paused && !q->drain;
+                        database_is_up(q->database) && !q->commands.paused && !q->drain;
     if (q->left_to_others && q->rules.ordered && q->held.unacked.len)
         order_stop(q, now_ms, why);
     if (!q->left_to_others || q->rules.ordered || comes_back(q))

@@ -60,7 +60,7 @@ enum {
 };
 
 struct results {
-    PGresult *replicas, *levers, *outbox;
+    PGresult *replicas, *commands, *outbox;
 };
 
 /* --- answers --- */
@@ -124,16 +124,16 @@ static bool is_configured(const struct config *c, const struct fleet_queue *q)
     return !*q->consumer;
 }
 
-static struct fleet_lever lever_read(const PGresult *r, int row)
+static struct fleet_command command_read(const PGresult *r, int row)
 {
-    return (struct fleet_lever){.consumer = text(r, row, L_CONSUMER),
-                                .paused = text(r, row, L_PAUSED)[0] == 't',
-                                .reason = text(r, row, L_REASON),
-                                .by = text(r, row, L_BY),
-                                .since_ms = field_int(r, row, L_SINCE_MS),
-                                .n_give_up = field_int(r, row, L_N_GIVE_UP),
-                                .give_up_by = text(r, row, L_GIVE_UP_BY),
-                                .stopped = text(r, row, L_STOPPED)};
+    return (struct fleet_command){.consumer = text(r, row, L_CONSUMER),
+                                  .paused = text(r, row, L_PAUSED)[0] == 't',
+                                  .reason = text(r, row, L_REASON),
+                                  .by = text(r, row, L_BY),
+                                  .since_ms = field_int(r, row, L_SINCE_MS),
+                                  .n_give_up = field_int(r, row, L_N_GIVE_UP),
+                                  .give_up_by = text(r, row, L_GIVE_UP_BY),
+                                  .stopped = text(r, row, L_STOPPED)};
 }
 
 static struct fleet_outbox outbox_read(const PGresult *r)
@@ -172,21 +172,21 @@ int admin_fleet(struct admin *a, const struct config *c, struct fleet *ret, stru
 
     *ret = (struct fleet){.results = r};
     if (session_once(a, sql_query("status_replicas"), 0, NULL, &r->replicas, f) ||
-        session_once(a, sql_query("status_levers"), 0, NULL, &r->levers, f) ||
+        session_once(a, sql_query("status_levers"), 0, NULL, &r->commands, f) ||
         session_once(a, sql_query("status_outbox"), 0, NULL, &r->outbox, f)) {
         fleet_deinit(ret);
         return -1;
     }
     ret->n_queues = (size_t)PQntuples(r->replicas);
-    ret->n_levers = (size_t)PQntuples(r->levers);
+    ret->n_commands = (size_t)PQntuples(r->commands);
     ret->queues = mem_zalloc(ret->n_queues + 1, sizeof(*ret->queues));
-    ret->levers = mem_zalloc(ret->n_levers + 1, sizeof(*ret->levers));
+    ret->commands = mem_zalloc(ret->n_commands + 1, sizeof(*ret->commands));
     for (size_t i = 0; i < ret->n_queues; i++) {
         ret->queues[i] = queue_read(r->replicas, (int)i);
         ret->queues[i].is_foreign = !is_configured(c, &ret->queues[i]);
     }
-    for (size_t i = 0; i < ret->n_levers; i++)
-        ret->levers[i] = lever_read(r->levers, (int)i);
+    for (size_t i = 0; i < ret->n_commands; i++)
+        ret->commands[i] = command_read(r->commands, (int)i);
     ret->outbox = outbox_read(r->outbox);
     ret->n_replicas = count_replicas(ret);
     return 0;
@@ -198,12 +198,12 @@ void fleet_deinit(struct fleet *f)
 
     if (r) {
         PQclear(r->replicas);
-        PQclear(r->levers);
+        PQclear(r->commands);
         PQclear(r->outbox);
     }
     free(r);
     free(f->queues);
-    free(f->levers);
+    free(f->commands);
     *f = (struct fleet){0};
 }
 
@@ -330,7 +330,7 @@ static void print_limit_reasons(const struct fleet *f, FILE *out)
     }
 }
 
-void fleet_add_lever(struct buf *out, const struct fleet_lever *l)
+void fleet_add_command(struct buf *out, const struct fleet_command *l)
 {
     text_add_safe(out, slice_of(l->consumer));
     if (l->paused) {
@@ -387,10 +387,10 @@ void fleet_print(const struct fleet *f, FILE *out)
     } else {
         fprintf(out, "No replica has been seen for 15 s.\n");
     }
-    for (size_t i = 0; i < f->n_levers; i++) {
+    for (size_t i = 0; i < f->n_commands; i++) {
         struct buf line = {0};
 
-        fleet_add_lever(&line, &f->levers[i]);
+        fleet_add_command(&line, &f->commands[i]);
         fprintf(out, "%s.\n", buf_text(&line));
         buf_deinit(&line);
     }
@@ -464,7 +464,7 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
                                                   {FORWARD_P99, "forward_ms_p99", true},
                                                   {END_TO_END_P50, "end_to_end_ms_p50", true},
                                                   {END_TO_END_P99, "end_to_end_ms_p99", true}};
-    static const struct json_column levers[] = {
+    static const struct json_column commands[] = {
         {L_CONSUMER, "consumer", false}, {L_REASON, "reason", false},    {L_BY, "by", false},
         {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false},
         {L_STOPPED, "stopped", false}};
@@ -478,7 +478,7 @@ void fleet_add_json(const struct fleet *f, struct buf *out)
     buf_add_text(out, "\"replicas\":");
     json_rows_add(out, r->replicas, replicas, sizeof(replicas) / sizeof(replicas[0]));
     buf_add_text(out, ",\"levers\":");
-    json_rows_add(out, r->levers, levers, sizeof(levers) / sizeof(levers[0]));
+    json_rows_add(out, r->commands, commands, sizeof(commands) / sizeof(commands[0]));
     buf_add_text(out, ",\"outbox\":");
     json_rows_add(out, r->outbox, outbox, sizeof(outbox) / sizeof(outbox[0]));
 }

@@ -167,7 +167,7 @@ static void give_up_read(struct reading *r, int at, struct inbox_control *c, str
     c->n_give_up++;
 }
 
-static void lever_read(struct reading *r, int at, struct presence *p)
+static void command_read(struct reading *r, int at, struct presence *p)
 {
     struct inbox_control *c = control_of(r, at, p);
 
@@ -225,7 +225,7 @@ static void presence_fill(struct presence *p, const PGresult *rows, size_t n_que
         } else if (is_kind(rows, at, "control") && queue_of(&r, at) >= 0) {
             control_read(&r, at, &p->controls[p->n_controls++]);
         } else {
-            lever_read(&r, at, p);
+            command_read(&r, at, p);
         }
     }
 }

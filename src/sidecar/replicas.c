@@ -178,7 +178,7 @@ static void answered(struct sidecar *s)
     tell_peers(s, &p);
     if (p.n_others && handovers_tell(s, &p))
         replicas_hurry(s);
-    levers_pull(s, &p);
+    controls_apply(s, &p);
     if (p.namesake && !s->presence.told_namesake && s->n_queues) {
         s->presence.told_namesake = true;
         report_reason(&s->queues[0], EVENT_LIMITS,

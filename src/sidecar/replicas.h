@@ -54,9 +54,9 @@ void handovers_init(struct sidecar_queue *sq);
 /* true: the replicas of an ordered consumer have just changed. */
 bool handovers_tell(struct sidecar *s, const struct inbox_presence *p);
 
-/* --- levers.c --- */
+/* --- controls.c --- */
 
-void levers_pull(struct sidecar *s, const struct inbox_presence *p);
+void controls_apply(struct sidecar *s, const struct inbox_presence *p);
 
 /* --- queue_states.c --- */
 

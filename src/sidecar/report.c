@@ -55,7 +55,7 @@ static const struct note_fields {
 } fields[N_EVENTS] = {
     [EVENT_PAUSED] = {.reason = "reason", .text = "detail"},
     [EVENT_RESUMED] = {.reason = "reason", .ms = "paused_for_ms"},
-    [EVENT_LEVER] = {.reason = "lever", .text = "by", .n = "n"},
+    [EVENT_COMMAND] = {.reason = "lever", .text = "by", .n = "n"},
     [EVENT_STANDBY] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
     [EVENT_HANDOVER] = {.n = "held"},
     [EVENT_STUCK] = {.text = "reason", .n = "depth", .ms = "nothing_for_ms"},
@@ -116,7 +116,7 @@ void report_note(struct sidecar_queue *sq, const struct note *n)
     }
     if ((n->event == EVENT_PAUSED || n->event == EVENT_RESUMED) &&
         n->reason == pause_reasons[PAUSE_OPERATOR].name)
-        log_text(&line, "by", sq->core.lever.by);
+        log_text(&line, "by", sq->core.commands.by);
     if (n->event == EVENT_DEAD_AGAIN) {
         log_text(&line, "consumer", sq->config->consumer);
         log_text(&line, "advice", event_info(EVENT_DEAD_AGAIN)->advice);

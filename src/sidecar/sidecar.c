@@ -330,7 +330,7 @@ static int sidecar_queues_init(struct sidecar *s, struct fault *f)
         if (sq->first != sq)
             queue_join_share(&sq->core, &sq->first->core);
         handovers_init(sq);
-        queue_levers_await(&sq->core);
+        queue_commands_await(&sq->core);
         if (s->file.ended_uncleanly)
             queue_caution_begin(&sq->core, CAUTION_UNCLEAN);
     }

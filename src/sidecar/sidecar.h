@@ -46,7 +46,7 @@
  *   metrics.c          the same as a page for Prometheus; metrics_page.c, prometheus.c: its text
  *   replicas.c         who else is there
  *   handovers.c        which of them is active on an ordered queue
- *   levers.c           what operators want
+ *   controls.c         what operators want
  *   queue_states.c     what presence shows of the queues
  *   housekeeping.c     the purge and the sweep
  *   store.c            the partitions of stored messages

@@ -57,10 +57,10 @@ struct sidecar_queue {
         uint64_t received, completed, failed;
     } shown;
     struct interval forward, end_to_end, batch;
-    struct queue_commands {
+    struct controls_applied {
         bool read;           /* read at least once: earlier commands are not for this process */
         int64_t retry, held; /* numbers of the latest commands carried out */
-    } levers;
+    } controls;
     struct queue_left { /* a partition that leaves the range: see partitions.c */
         int64_t at_ms, asked_ms;
         int n_looks;

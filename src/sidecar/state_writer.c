@@ -92,7 +92,7 @@ static bool is_held_by_operator(const struct sidecar_queue *sq)
 {
     const struct queue *q = &sq->core;
 
-    return q->lever.paused && q->generation && !q->limits_awaited && !q->consumer.watch.no_queue &&
+    return q->commands.paused && q->generation && !q->limits_awaited && !q->consumer.watch.no_queue &&
            sq->sidecar->database.inbox && sq->sidecar->applications[sq->application].reached;
 }
 

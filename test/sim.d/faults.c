@@ -127,14 +127,14 @@ static void app_well(struct world *w, struct sidecar *s, const struct plan_fault
     s->app.hangs = false;
 }
 
-static void lever(struct world *w, struct sidecar *s, const struct plan_fault *f)
+static void paused(struct world *w, struct sidecar *s, const struct plan_fault *f)
 {
-    sidecar_lever(w, s, f->queue < 0 ? 0 : f->queue, true);
+    sidecar_pause(w, s, f->queue < 0 ? 0 : f->queue, true);
 }
 
-static void lever_back(struct world *w, struct sidecar *s, const struct plan_fault *f)
+static void resumed(struct world *w, struct sidecar *s, const struct plan_fault *f)
 {
-    sidecar_lever(w, s, f->queue < 0 ? 0 : f->queue, false);
+    sidecar_pause(w, s, f->queue < 0 ? 0 : f->queue, false);
 }
 
 static void clock_jumps(struct world *w, int64_t ms)
@@ -186,7 +186,7 @@ static void fault_ends(struct world *w, void *object, uint64_t unused, uint64_t 
         on_each(w, f, app_well);
         break;
     case FAULT_PAUSE:
-        on_each(w, f, lever_back);
+        on_each(w, f, resumed);
         break;
     default:
         break;
@@ -211,7 +211,7 @@ static on_sidecar *const at_sidecars[N_FAULTS] = {
     [FAULT_APP_500] = app_503,
     [FAULT_APP_SLOW] = app_slow,
     [FAULT_APP_HANG] = app_hangs,
-    [FAULT_PAUSE] = lever,
+    [FAULT_PAUSE] = paused,
 };
 
 void fault_begins(struct world *w, const struct plan_fault *f)

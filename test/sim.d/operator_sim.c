@@ -84,8 +84,8 @@ static void give_up(struct world *w, struct sidecar *s, int queue)
             t->row.status != INBOX_COMPLETED)
             buf_add(&ids, t->id, t->id_len + 1);
     }
-    queue_lever_give_up(&s->queues[queue].core, world_ms(w), "the simulation's operator", buf_text(&ids),
-                        ids.len);
+    queue_command_give_up(&s->queues[queue].core, world_ms(w), "the simulation's operator", buf_text(&ids),
+                          ids.len);
     buf_deinit(&ids);
 }
 
@@ -95,7 +95,7 @@ void operator_tells(struct world *w, struct sidecar *s)
         struct sidecar_queue *q = &s->queues[i];
         uint64_t number = w->database->retry_number[i];
 
-        queue_lever_pause(&q->core, world_ms(w), q->core.lever.paused, "the simulation's operator", "");
+        queue_command_pause(&q->core, world_ms(w), q->core.commands.paused, "the simulation's operator", "");
         if (w->plan->queues[i].rules.ordered)
             queue_stop_known(&q->core, world_ms(w), w->database->stops[i].count,
                              w->database->stops[i].accepted, "recorded");
@@ -104,7 +104,7 @@ void operator_tells(struct world *w, struct sidecar *s)
             continue;
         if (q->retry_known && q->retry_number != number) {
             promises_retried(w, i);
-            queue_lever_retry(&q->core, world_ms(w), "the simulation's operator");
+            queue_command_retry(&q->core, world_ms(w), "the simulation's operator");
         }
         q->retry_known = true;
         q->retry_number = number;

@@ -580,8 +580,8 @@ static bool knows_given_up(const struct sidecar *s, const struct truth *t)
 {
     const struct queue *q = &s->queues[t->queue].core;
 
-    for (size_t at = 0; at < q->lever.ids_len; at += strlen(q->lever.ids + at) + 1)
-        if (t->given_up && !strcmp(q->lever.ids + at, t->id))
+    for (size_t at = 0; at < q->commands.ids_len; at += strlen(q->commands.ids + at) + 1)
+        if (t->given_up && !strcmp(q->commands.ids + at, t->id))
             return true;
     return false;
 }

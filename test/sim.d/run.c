@@ -131,7 +131,7 @@ static void make_quiet(struct world *w)
         s->app.hangs = false;
         s->app.back_us = 0;
         for (int q = 0; q < w->plan->n_queues; q++)
-            sidecar_lever(w, s, q, false);
+            sidecar_pause(w, s, q, false);
         if (!s->app.up)
             app_sim_start(w, &s->app);
     }

@@ -329,7 +329,7 @@ void sidecar_start(struct world *w, struct sidecar *s)
                    random_next(&s->random), now_ms);
         q->core.returns.configured = w->plan->queues[i].rules.delivery_limit;
         handover_init(&q->core, instance_hash(w, s->index), (uint64_t)i);
-        queue_levers_await(&q->core);
+        queue_commands_await(&q->core);
         if (s->killed)
             queue_caution_begin(&q->core, CAUTION_UNCLEAN);
     }
@@ -440,12 +440,12 @@ void sidecar_destroy(struct world *w, struct sidecar *s)
 
 /* --- input --- */
 
-void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused)
+void sidecar_pause(struct world *w, struct sidecar *s, int queue, bool paused)
 {
     if (!s->alive || w->now_us < s->frozen_until_us)
         return;
     s->promises[queue].paused = paused;
-    queue_lever_pause(&s->queues[queue].core, world_ms(w), paused, "the simulation's operator", "");
+    queue_command_pause(&s->queues[queue].core, world_ms(w), paused, "the simulation's operator", "");
     told(w, s);
 }
 

@@ -116,7 +116,7 @@ int64_t sidecar_frozen_until(const struct sidecar *s);
 void sidecar_cut_broker(struct world *w, struct sidecar *s, int64_t here_us, int64_t there_us);
 void sidecar_cut_base(struct world *w, struct sidecar *s, int64_t here_us);
 void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue);
-void sidecar_lever(struct world *w, struct sidecar *s, int queue, bool paused);
+void sidecar_pause(struct world *w, struct sidecar *s, int queue, bool paused);
 
 /* Input. */
 void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, struct copy *m);

@@ -576,10 +576,10 @@ static void test_a_held_message_waits_for_an_operator_alone(void **state)
     run(w, 70000);
     w->q[0].share->brake.on = true;
     container_of(w->q[0].held.unacked.head.next, struct delivery, in_tags)->tried_ms = w->now;
-    queue_lever_give_up_held(&w->q[0], w->now, "ann", w->now);
+    queue_command_give_up_held(&w->q[0], w->now, "ann", w->now);
     assert_false(container_of(w->q[0].held.unacked.head.next, struct delivery, in_tags)->given_up);
     w->can = 1u << OP_CLAIM;
-    queue_lever_retry(&w->q[0], w->now, "ann");
+    queue_command_retry(&w->q[0], w->now, "ann");
     run(w, 1000);
     assert_in_range(w->n_claims, 1, 2);
     end(w);

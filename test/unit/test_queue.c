@@ -843,10 +843,10 @@ static void test_one_that_waits_to_go_alone_in_a_paused_queue_keeps_nothing_free
     deliver(w, 3);
     run(w, 200);
     third_waits_to_go_alone(w);
-    w->q.lever.paused = true;
+    w->q.commands.paused = true;
     run(w, w->now + 250);
     assert_int_equal(w->application.place.holder, 0);
-    w->q.lever.paused = false;
+    w->q.commands.paused = false;
     w->status = good;
     run(w, w->now + 24 * 3600000);
     end(w);
@@ -979,16 +979,16 @@ static int slow_down(struct world *w, int message, int attempt)
     return attempt == 1 ? 500 : 200;
 }
 
-static void test_nothing_is_begun_before_the_levers_are_known(void **state)
+static void test_nothing_is_begun_before_the_commands_are_known(void **state)
 {
     struct world *w = world(good);
 
-    queue_levers_await(&w->q);
+    queue_commands_await(&w->q);
     deliver(w, 1);
     run(w, 5000);
     assert_int_equal(w->n_posts[1], 0);
     assert_int_equal(w->q.consumer.prefetch, 1);
-    queue_lever_pause(&w->q, w->now, false, "", "");
+    queue_command_pause(&w->q, w->now, false, "", "");
     run(w, 10000);
     assert_int_equal(w->n_acked, 1);
     end(w);
@@ -1011,7 +1011,7 @@ static void test_a_pause_holds_until_it_is_ended(void **state)
 {
     struct world *w = world(good);
 
-    queue_lever_pause(&w->q, w->now, true, "ann", "deploy");
+    queue_command_pause(&w->q, w->now, true, "ann", "deploy");
     queue_time(&w->q, w->now);
     assert_int_equal(said(w, EVENT_PAUSED, "operator", "ann: deploy"), 1);
     deliver(w, 1);
@@ -1019,15 +1019,15 @@ static void test_a_pause_holds_until_it_is_ended(void **state)
     assert_int_equal(w->n_posts[1], 0);
     assert_int_equal(w->n_requeued, 0);
     assert_int_equal(queue_state(&w->q), QUEUE_PAUSED);
-    queue_lever_pause(&w->q, w->now, true, "ann", "deploy");
+    queue_command_pause(&w->q, w->now, true, "ann", "deploy");
     queue_time(&w->q, w->now);
     assert_int_equal(said(w, EVENT_PAUSED, "operator", NULL), 0);
-    queue_lever_pause(&w->q, w->now, true, "bob", ""); /* operator and reason may change */
+    queue_command_pause(&w->q, w->now, true, "bob", ""); /* operator and reason may change */
     queue_time(&w->q, w->now);
     assert_int_equal(said(w, EVENT_PAUSED, "operator", "bob"), 1);
-    queue_lever_pause(&w->q, w->now, false, "cat", "");
+    queue_command_pause(&w->q, w->now, false, "cat", "");
     assert_int_equal(said(w, EVENT_RESUMED, "operator", NULL), 1);
-    assert_string_equal(w->q.lever.by, "cat");
+    assert_string_equal(w->q.commands.by, "cat");
     run(w, 110000);
     assert_int_equal(w->n_acked, 1);
     end(w);
@@ -1038,14 +1038,14 @@ static void test_a_pause_keeps_one_consumer_with_a_prefetch_of_1(void **state)
 {
     struct world *w = world(good);
 
-    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    queue_command_pause(&w->q, w->now, true, "ann", "");
     pass(w, 1000);
     assert_int_equal(w->q.consumer.prefetch, 1);
     deliver(w, 1);
     pass(w, 10000);
     assert_int_equal(w->n_posts[1], 0);
     assert_int_equal(w->q.consumer.prefetch, 1);
-    queue_lever_pause(&w->q, w->now, false, "ann", "");
+    queue_command_pause(&w->q, w->now, false, "ann", "");
     pass(w, 1000);
     assert_int_equal(w->q.consumer.prefetch, 128);
     database_lost(&w->database, w->now, "gone");
@@ -1119,7 +1119,7 @@ static void test_a_single_active_consumer_is_never_cancelled_for_credit(void **s
     pass(w, w->now + 60000);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
     assert_int_equal(w->q.consumer.number, first);
-    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    queue_command_pause(&w->q, w->now, true, "ann", "");
     run(w, w->now + 100);
     assert_int_equal(w->q.consumer.number, first);
     assert_int_equal(w->q.consumer.prefetch, 16);
@@ -1182,8 +1182,8 @@ static void test_a_retry_looks_at_once(void **state)
     assert_int_equal(w->n_posts[1], 1);
     assert_true(w->due[1] > w->now + 2000);
     w->due[1] = w->now; /* as the command does */
-    queue_lever_retry(&w->q, w->now, "ann");
-    assert_int_equal(said(w, EVENT_LEVER, "retry", "ann"), 1);
+    queue_command_retry(&w->q, w->now, "ann");
+    assert_int_equal(said(w, EVENT_COMMAND, "retry", "ann"), 1);
     run(w, 2000);
     assert_int_equal(w->n_acked, 1);
     end(w);
@@ -1200,8 +1200,8 @@ static void test_what_is_given_up_dies_when_it_is_at_hand(void **state)
     deliver(w, 1);
     deliver(w, 4);
     run(w, 1000);
-    queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
-    assert_int_equal(said(w, EVENT_LEVER, "give_up", "ann"), 1);
+    queue_command_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+    assert_int_equal(said(w, EVENT_COMMAND, "give_up", "ann"), 1);
     run(w, 2000); /* its next attempt is minutes away */
     assert_int_equal(w->n_dead[1], DEAD_OPERATOR + 1);
     w->n_rows[1] = 4; /* redriven, while the list was not read again */
@@ -1213,9 +1213,9 @@ static void test_what_is_given_up_dies_when_it_is_at_hand(void **state)
     run(w, 4000);
     assert_int_equal(w->n_dead[2], DEAD_OPERATOR + 1);
     assert_int_equal(w->n_posts[2], 0);
-    queue_lever_give_up(&w->q, w->now, "ann", ids + 4, 2);
-    queue_lever_give_up(&w->q, w->now, "", NULL, 0); /* a shorter list is not logged */
-    assert_int_equal(said(w, EVENT_LEVER, "give_up", NULL), 0);
+    queue_command_give_up(&w->q, w->now, "ann", ids + 4, 2);
+    queue_command_give_up(&w->q, w->now, "", NULL, 0); /* a shorter list is not logged */
+    assert_int_equal(said(w, EVENT_COMMAND, "give_up", NULL), 0);
     deliver(w, 3);
     run(w, 400000);
     assert_int_equal(w->n_acked, 3);
@@ -1228,10 +1228,10 @@ static void test_what_is_given_up_while_it_is_paused_dies_too(void **state)
     static const char ids[] = "1";
     struct world *w = world(good);
 
-    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    queue_command_pause(&w->q, w->now, true, "ann", "");
     deliver(w, 1);
     run(w, 1000);
-    queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+    queue_command_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
     run(w, 2000);
     assert_int_equal(w->n_dead[1], DEAD_OPERATOR + 1);
     assert_int_equal(w->n_posts[1], 0);
@@ -1257,7 +1257,7 @@ static void test_messages_without_an_id_can_be_given_up(void **state)
     }
     run(w, 5000);
     assert_int_equal(w->q.held.waiting[WAIT_BRAKE].len, 8);
-    queue_lever_give_up_held(&w->q, w->now, "ann", w->now);
+    queue_command_give_up_held(&w->q, w->now, "ann", w->now);
     run(w, 6000);
     assert_int_equal(w->n_letters, 8);
     assert_int_equal(w->n_rejected, 8);
@@ -1269,7 +1269,7 @@ static void test_what_waits_is_renewed_when_the_queue_turns_out_to_count(void **
 {
     struct world *w = world(good);
 
-    queue_lever_pause(&w->q, w->now, true, "ann", "");
+    queue_command_pause(&w->q, w->now, true, "ann", "");
     deliver_again(w, 1, 5);
     run(w, 1000);
     assert_int_equal(w->n_rows[1], 0);
@@ -1490,8 +1490,8 @@ static void test_what_is_held_while_everything_fails_is_given_up_once(void **sta
 {
     struct world *w = world(bad);
 
-    queue_lever_give_up_held(&w->q, w->now, "ann", w->now); /* nothing is held */
-    assert_int_equal(said(w, EVENT_LEVER, "give_up_held", "ann"), 1);
+    queue_command_give_up_held(&w->q, w->now, "ann", w->now); /* nothing is held */
+    assert_int_equal(said(w, EVENT_COMMAND, "give_up_held", "ann"), 1);
     for (int i = 0; i < 30; i++)
         deliver(w, i);
     run(w, 60000);
@@ -1503,7 +1503,7 @@ static void test_what_is_held_while_everything_fails_is_given_up_once(void **sta
         deliver(w, i);
     }
     run(w, pulled + 4000);
-    queue_lever_give_up_held(&w->q, w->now, "ann", pulled);
+    queue_command_give_up_held(&w->q, w->now, "ann", pulled);
     run(w, pulled + 64000);
     assert_int_equal(w->n_letters, 30);
     for (int i = 0; i < 30; i++)
@@ -1706,7 +1706,7 @@ int main(void)
         cmocka_unit_test(test_what_ends_is_there_until_all_that_names_it_was_told),
         cmocka_unit_test(test_a_drain_gives_back_what_only_waits),
         cmocka_unit_test(test_a_drain_releases_what_is_not_answered_within_the_grace),
-        cmocka_unit_test(test_nothing_is_begun_before_the_levers_are_known),
+        cmocka_unit_test(test_nothing_is_begun_before_the_commands_are_known),
         cmocka_unit_test(test_a_pause_holds_until_it_is_ended),
         cmocka_unit_test(test_a_pause_keeps_one_consumer_with_a_prefetch_of_1),
         cmocka_unit_test(test_after_an_unclean_end_one_delivery_comes_first),

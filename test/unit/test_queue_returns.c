@@ -366,7 +366,7 @@ static void test_a_message_that_is_given_up_is_not_renewed_any_more(void **state
         deliver(w, LIMIT - 2, 10);
         run(w, w->now + 100);
         assert_int_equal(w->n_published, cases[i].n_published);
-        queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+        queue_command_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
         run(w, w->now + 100);
         assert_int_equal(w->n_buried, 1);
         assert_int_equal(w->n_rejected, 1);
@@ -400,7 +400,7 @@ static void test_a_renewal_in_flight_ends_with_its_answer(void **state)
             at_database(w, a.d);
             assert_true(queue_next(&w->q, w->now, 1u << OP_PUBLISH, &a) && a.kind == ACTION_PUBLISH);
         }
-        queue_lever_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
+        queue_command_give_up(&w->q, w->now, "ann", ids, sizeof(ids));
         if (cases[i].renewed)
             queue_published(&w->q, w->now, a.ref, cases[i].publication, "nack");
         else

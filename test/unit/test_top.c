@@ -34,17 +34,17 @@ static struct fleet_queue queues[] = {
      .depth = -1},
 };
 
-static struct fleet_lever levers[] = {{.consumer = "payments",
-                                       .paused = true,
-                                       .reason = "deploy",
-                                       .by = "ann",
-                                       .since_ms = 240000,
-                                       .n_give_up = 3,
-                                       .give_up_by = "bob",
-                                       .stopped = ""}};
+static struct fleet_command commands[] = {{.consumer = "payments",
+                                           .paused = true,
+                                           .reason = "deploy",
+                                           .by = "ann",
+                                           .since_ms = 240000,
+                                           .n_give_up = 3,
+                                           .give_up_by = "bob",
+                                           .stopped = ""}};
 
 static struct fleet fleet = {
-    .queues = queues, .n_queues = 2, .n_replicas = 2, .levers = levers, .n_levers = 1};
+    .queues = queues, .n_queues = 2, .n_replicas = 2, .commands = commands, .n_commands = 1};
 
 static size_t n_chars(const char *text, size_t len)
 {

@@ -195,14 +195,14 @@ struct queue {
     uint64_t generation; /* of its channel; 0: none */
     int n_others; /* other instances that may consume this queue, according to presence; 0: none, or unknown */
     struct queue_pause pauses[N_PAUSE_REASONS];
-    struct queue_lever {
+    struct queue_commands {
         bool awaited; /* no work begins before the operator commands are known */
         bool paused;
         char by[128];         /* the operator who paused or resumed it last */
         char give_up_by[128]; /* the operator of the last give-up, by ids or of held messages */
         char *ids;            /* to give up: concatenated NUL-terminated ids. Owned */
         size_t ids_len;
-    } lever;
+    } commands;
     enum drain_state drain;
     int64_t drain_until_ms;
     bool ready;            /* has consumed at least once */
@@ -347,20 +347,20 @@ void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const
 void queue_caution_begin(struct queue *q, enum caution why);
 void queue_caution_end(struct queue *q, enum caution why);
 
-/* Operator commands. No work begins between queue_levers_await and the first queue_lever_pause. Each change
+/* Operator commands. No work begins between queue_commands_await and the first queue_command_pause. Each change
  * is logged; by: the operator, may be empty. */
-void queue_levers_await(struct queue *q);
-void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why);
+void queue_commands_await(struct queue *q);
+void queue_command_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why);
 
 /* Retries waiting messages now. */
-void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by);
+void queue_command_retry(struct queue *q, int64_t now_ms, const char *by);
 
-/* These messages become dead letters as soon as they are here; ids: as in struct queue_lever, the complete
+/* These messages become dead letters as soon as they are here; ids: as in struct queue_commands, the complete
  * list each time. */
-void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len);
+void queue_command_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len);
 
 /* Messages held because of the circuit breaker become dead letters if they arrived before then. */
-void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms);
+void queue_command_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms);
 
 /* The number of other instances that may consume this queue (their queue_may_consume), according to presence;
  * 0: none, or unknown. */

@@ -76,7 +76,7 @@ struct fleet_queue {
 };
 
 /* A lasting operator command for a consumer. */
-struct fleet_lever {
+struct fleet_command {
     const char *consumer;
     bool paused;
     const char *reason, *by; /* of the pause */
@@ -101,8 +101,8 @@ struct fleet {
     struct fleet_queue *
         queues; /* sorted by queue, then instance; a replica without a queue has one entry with empty fields */
     size_t n_queues, n_replicas;
-    struct fleet_lever *levers;
-    size_t n_levers;
+    struct fleet_command *commands;
+    size_t n_commands;
     struct fleet_outbox outbox;
     void *results; /* memory of the texts */
 };
@@ -112,7 +112,7 @@ int admin_fleet(struct admin *a, const struct config *c, struct fleet *ret, stru
 void fleet_deinit(struct fleet *f);
 
 /* "payments was paused 4 min ago by ann: deploy; 3 messages to be given up" */
-void fleet_add_lever(struct buf *out, const struct fleet_lever *l);
+void fleet_add_command(struct buf *out, const struct fleet_command *l);
 
 /* "outbox to /: 12 waiting, the oldest for 3 s; relayed by pod-1/7; 2 dead letters" */
 void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x);
@@ -122,22 +122,21 @@ void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x);
 
 /* 1: the consumer is recorded, for this queue (NULL: for any). 0: no sidecar has used it yet.
  * *ret_n_replicas: the number of replicas that run with it now. */
-int admin_lever_find(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
-                     struct fault *f);
+int admin_find_consumer(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
+                        struct fault *f);
 
 /* reason may be NULL. *ret_changed: the state has changed. */
-int admin_lever_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
-                      bool *ret_changed, struct fault *f);
+int admin_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
+                bool *ret_changed, struct fault *f);
 
 /* n 0: all. *ret_n: rows that became due. */
-int admin_lever_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
-                      int64_t *ret_n, struct fault *f);
+int admin_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+                int64_t *ret_n, struct fault *f);
 
 /* tell gets each id, sorted, and the function's answer for it. */
-int admin_lever_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
-                        void (*tell)(void *ctx, const char *id, const char *answer), void *ctx,
-                        struct fault *f);
-int admin_lever_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f);
+int admin_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+                  void (*tell)(void *ctx, const char *id, const char *answer), void *ctx, struct fault *f);
+int admin_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f);
 
 /* Removes a slice of a consumer's data per call; call it again while it answers FORGET_MORE. IN_USE: the
  * replica `next` runs with the consumer. HELD: n_held rows could not be removed yet. Starts zeroed. */

@@ -157,13 +157,13 @@ static int find(struct order *o, const struct config *c, struct admin *a, struct
         o->is_outbox = true;
         return admin_check_schema(a, f) ? command_fail(f) : STATUS_DONE;
     }
-    int known = admin_lever_find(a, o->consumer, NULL, &o->n_replicas, f);
+    int known = admin_find_consumer(a, o->consumer, NULL, &o->n_replicas, f);
 
     /* Sidecars then use the former name, under which the queue is registered. */
     if (!known && q && q->takes_over) {
         int n_replicas;
 
-        known = admin_lever_find(a, q->takes_over, q->queue, &n_replicas, f);
+        known = admin_find_consumer(a, q->takes_over, q->queue, &n_replicas, f);
         if (known > 0) {
             o->consumer = q->takes_over;
             o->n_replicas = n_replicas;
@@ -211,7 +211,7 @@ static int pull_pause(struct order *o, struct admin *a, bool paused, struct faul
 {
     bool changed;
 
-    if (admin_lever_pause(a, o->consumer, paused, o->reason, o->by, &changed, f))
+    if (admin_pause(a, o->consumer, paused, o->reason, o->by, &changed, f))
         return command_fail(f);
     if (o->json) {
         say_json(o, "changed", changed);
@@ -237,7 +237,7 @@ static int pull_retry(struct order *o, struct admin *a, struct fault *f)
 {
     int64_t n;
 
-    if (admin_lever_retry(a, o->consumer, o->ids, o->n_ids, o->by, &n, f))
+    if (admin_retry(a, o->consumer, o->ids, o->n_ids, o->by, &n, f))
         return command_fail(f);
     if (o->json) {
         say_json(o, "rows", n);
@@ -289,7 +289,7 @@ static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
     int failed;
 
     if (o->held) {
-        if (admin_lever_give_up_held(a, o->consumer, o->by, f))
+        if (admin_give_up_held(a, o->consumer, o->by, f))
             return command_fail(f);
         if (o->json) {
             say_json(o, NULL, 0);
@@ -301,7 +301,7 @@ static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
     }
     table_add_text(&g.table, "MESSAGE ID");
     table_add_text(&g.table, "WHAT BECOMES OF IT");
-    failed = admin_lever_give_up(a, o->consumer, o->ids, o->n_ids, o->by, tell_given_up, &g, f);
+    failed = admin_give_up(a, o->consumer, o->ids, o->n_ids, o->by, tell_given_up, &g, f);
     if (failed) {
         failed = command_fail(f);
     } else if (o->json) {
@@ -316,7 +316,7 @@ static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
     return failed ? failed : g.n_refused ? STATUS_FAILED : STATUS_DONE;
 }
 
-static int pull(struct order *o, int (*lever)(struct order *, struct admin *, struct fault *))
+static int pull(struct order *o, int (*carry_out)(struct order *, struct admin *, struct fault *))
 {
     struct fault f = {0};
     struct config *c;
@@ -327,7 +327,7 @@ static int pull(struct order *o, int (*lever)(struct order *, struct admin *, st
         return status;
     status = find(o, c, a, &f);
     if (!status)
-        status = lever(o, a, &f);
+        status = carry_out(o, a, &f);
     command_close(c, a);
     return status;
 }

@@ -36,8 +36,8 @@ static int number_once(struct admin *a, const char *sql, int n, const char *cons
     return 0;
 }
 
-int admin_lever_find(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
-                     struct fault *f)
+int admin_find_consumer(struct admin *a, const char *consumer, const char *queue, int *ret_n_replicas,
+                        struct fault *f)
 {
     const char *sql = sql_query("lever_find");
     const char *const params[] = {consumer, queue};
@@ -52,8 +52,8 @@ int admin_lever_find(struct admin *a, const char *consumer, const char *queue, i
     return known;
 }
 
-int admin_lever_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
-                      bool *ret_changed, struct fault *f)
+int admin_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
+                bool *ret_changed, struct fault *f)
 {
     const char *const params[] = {consumer, paused ? "true" : "false", reason, by};
     int64_t changed;
@@ -64,8 +64,8 @@ int admin_lever_pause(struct admin *a, const char *consumer, bool paused, const 
     return 0;
 }
 
-int admin_lever_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
-                      int64_t *ret_n, struct fault *f)
+int admin_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+                int64_t *ret_n, struct fault *f)
 {
     struct buf array = {0};
 
@@ -77,9 +77,8 @@ int admin_lever_retry(struct admin *a, const char *consumer, char *const *ids, s
     return failed;
 }
 
-int admin_lever_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
-                        void (*tell)(void *ctx, const char *id, const char *answer), void *ctx,
-                        struct fault *f)
+int admin_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+                  void (*tell)(void *ctx, const char *id, const char *answer), void *ctx, struct fault *f)
 {
     struct buf array = {0};
     PGresult *r = NULL;
@@ -96,7 +95,7 @@ int admin_lever_give_up(struct admin *a, const char *consumer, char *const *ids,
     return failed;
 }
 
-int admin_lever_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f)
+int admin_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f)
 {
     const char *const params[] = {consumer, by};
 

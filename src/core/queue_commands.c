@@ -18,20 +18,20 @@ static void keep_name(char *room, size_t size, const char *by)
 }
 
 /* Logs the command, its operator, and the number of affected deliveries here. */
-static void tell_command(struct queue *q, const char *lever, const char *by, int64_t n)
+static void tell_command(struct queue *q, const char *command, const char *by, int64_t n)
 {
-    struct note *note = notes_tell(q, EVENT_LEVER, NULL);
+    struct note *note = notes_tell(q, EVENT_COMMAND, NULL);
 
-    note->reason = lever;
+    note->reason = command;
     note->n = n;
     note_text(note, "%s", by);
 }
 
 /* --- pause, resume --- */
 
-void queue_levers_await(struct queue *q)
+void queue_commands_await(struct queue *q)
 {
-    q->lever.awaited = true;
+    q->commands.awaited = true;
 }
 
 /* "ann: deploy" */
@@ -40,17 +40,17 @@ static void pause_words(char *ret, size_t size, const char *by, const char *why)
     snprintf(ret, size, "%s%s%s", by, *by && *why ? ": " : "", why);
 }
 
-void queue_lever_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why)
+void queue_command_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why)
 {
     struct queue_pause *p = &q->pauses[PAUSE_OPERATOR];
     char words[sizeof(p->text)];
 
-    q->lever.awaited = false;
+    q->commands.awaited = false;
     pause_words(words, sizeof(words), by, why);
-    if (q->lever.paused == paused && (!paused || !strcmp(words, p->text)))
+    if (q->commands.paused == paused && (!paused || !strcmp(words, p->text)))
         return;
-    q->lever.paused = paused;
-    keep_name(q->lever.by, sizeof(q->lever.by), by);
+    q->commands.paused = paused;
+    keep_name(q->commands.by, sizeof(q->commands.by), by);
     if (paused) {
         pause_tell_again(q, PAUSE_OPERATOR); /* another reason is logged too */
         pause_begin(q, now_ms, PAUSE_OPERATOR, words);
@@ -71,7 +71,7 @@ static void retry_list(struct queue *q, int64_t now_ms, struct list *l)
     }
 }
 
-void queue_lever_retry(struct queue *q, int64_t now_ms, const char *by)
+void queue_command_retry(struct queue *q, int64_t now_ms, const char *by)
 {
     struct list *due = &q->held.waiting[WAIT_DUE], *on_hold = &q->held.waiting[WAIT_ON_HOLD];
 
@@ -117,26 +117,26 @@ static bool brings_news(const struct queue *q, const char *ids, size_t ids_len)
     for (size_t at = 0; at < ids_len; at += strlen(ids + at) + 1) {
         bool known = false;
 
-        for (size_t k = 0; !known && k < q->lever.ids_len; k += strlen(q->lever.ids + k) + 1)
-            known = strcmp(q->lever.ids + k, ids + at) == 0;
+        for (size_t k = 0; !known && k < q->commands.ids_len; k += strlen(q->commands.ids + k) + 1)
+            known = strcmp(q->commands.ids + k, ids + at) == 0;
         if (!known)
             return true;
     }
     return false;
 }
 
-void queue_lever_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len)
+void queue_command_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len)
 {
     bool news;
     int64_t n = 0;
 
-    if (ids_len == q->lever.ids_len && (!ids_len || !memcmp(ids, q->lever.ids, ids_len)))
+    if (ids_len == q->commands.ids_len && (!ids_len || !memcmp(ids, q->commands.ids, ids_len)))
         return;
     news = brings_news(q, ids, ids_len);
-    free(q->lever.ids);
-    q->lever.ids = ids_len ? mem_copy(ids, ids_len) : NULL;
-    q->lever.ids_len = ids_len;
-    keep_name(q->lever.give_up_by, sizeof(q->lever.give_up_by), by);
+    free(q->commands.ids);
+    q->commands.ids = ids_len ? mem_copy(ids, ids_len) : NULL;
+    q->commands.ids_len = ids_len;
+    keep_name(q->commands.give_up_by, sizeof(q->commands.give_up_by), by);
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
@@ -165,11 +165,11 @@ static bool is_held_by_brake(const struct delivery *d)
     return d->op == OP_CLAIM || d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_REVOKE;
 }
 
-void queue_lever_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms)
+void queue_command_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms)
 {
     int64_t n = 0;
 
-    keep_name(q->lever.give_up_by, sizeof(q->lever.give_up_by), by);
+    keep_name(q->commands.give_up_by, sizeof(q->commands.give_up_by), by);
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 

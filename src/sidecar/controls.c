@@ -21,7 +21,7 @@ static const struct inbox_control *control_of(const struct inbox_presence *p, si
 /* Is the number that of a new command? */
 static bool is_new(const struct sidecar_queue *sq, int64_t *done, int64_t number)
 {
-    bool is_new = sq->levers.read && number && number != *done;
+    bool is_new = sq->controls.read && number && number != *done;
 
     *done = number;
     return is_new;
@@ -36,7 +36,7 @@ static void give_up(struct sidecar_queue *sq, const struct inbox_control *c)
         buf_add_slice(ids, c->give_up[k]);
         buf_add_char(ids, '\0');
     }
-    queue_lever_give_up(&sq->core, sq->sidecar->now_ms, c->give_up_by, ids->data, ids->len);
+    queue_command_give_up(&sq->core, sq->sidecar->now_ms, c->give_up_by, ids->data, ids->len);
 }
 
 static void stop(struct sidecar_queue *sq, const struct inbox_presence *p)
@@ -50,7 +50,7 @@ static void stop(struct sidecar_queue *sq, const struct inbox_presence *p)
     queue_stop_known(&sq->core, sq->sidecar->now_ms, found->count, found->accepted, found->why);
 }
 
-void levers_pull(struct sidecar *s, const struct inbox_presence *p)
+void controls_apply(struct sidecar *s, const struct inbox_presence *p)
 {
     for (size_t i = 0; i < s->n_queues; i++) {
         const struct inbox_control *c = control_of(p, s->queues[i].config->entry);
@@ -59,15 +59,15 @@ void levers_pull(struct sidecar *s, const struct inbox_presence *p)
         /* An unregistered consumer may belong to another queue, so its commands are ignored for now. */
         if (inbox_registration(s->database.inbox, sq->config->entry, NULL) != INBOX_REGISTERED)
             continue;
-        queue_lever_pause(&sq->core, s->now_ms, c->paused, c->by, c->reason);
+        queue_command_pause(&sq->core, s->now_ms, c->paused, c->by, c->reason);
         if (sq->core.rules.ordered)
             stop(sq, p);
         give_up(sq, c);
-        if (is_new(sq, &sq->levers.retry, c->retry.number))
-            queue_lever_retry(&sq->core, s->now_ms, c->retry.by);
-        if (is_new(sq, &sq->levers.held, c->held.number))
-            queue_lever_give_up_held(&sq->core, s->now_ms, c->held.by, s->now_ms - c->held.ago_ms);
-        sq->levers.read = true;
+        if (is_new(sq, &sq->controls.retry, c->retry.number))
+            queue_command_retry(&sq->core, s->now_ms, c->retry.by);
+        if (is_new(sq, &sq->controls.held, c->held.number))
+            queue_command_give_up_held(&sq->core, s->now_ms, c->held.by, s->now_ms - c->held.ago_ms);
+        sq->controls.read = true;
         sq->touched = true;
     }
 }
