@@ -23,5 +23,7 @@ FROM (
     WHERE NOT has_table_privilege('onceward.replay', p)
     UNION ALL
     SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p
-    WHERE p.pronamespace = 'onceward'::regnamespace AND left(p.proname, 8) = 'sidecar_' AND NOT has_function_privilege(p.oid, 'EXECUTE')
+    -- A function that only applications call runs as its owner, unlike those that the sidecar's functions call.
+    WHERE p.pronamespace = 'onceward'::regnamespace AND (left(p.proname, 8) = 'sidecar_' OR NOT p.prosecdef)
+      AND NOT has_function_privilege(p.oid, 'EXECUTE')
 ) missing

@@ -156,7 +156,13 @@ static int check_privileges(const struct check *k, struct fault *f)
     return 0;
 }
 
-/* Checks that every function that the program calls exists: a half-restored dump lacks some. */
+/* Does the file hold a function of another name, with other arguments? */
+static bool is_overload(const char *name)
+{
+    return strcmp(name, "complete_result") == 0 || strcmp(name, "publish_bytes") == 0;
+}
+
+/* Checks that every function of the schema exists: a half-restored dump lacks some. */
 static int check_functions(const struct check *k, struct fault *f)
 {
     for (size_t i = 0; i < n_sql_files; i++) {
@@ -164,8 +170,7 @@ static int check_functions(const struct check *k, struct fault *f)
         const char *const params[] = {name};
         PGresult *r;
 
-        if (sscanf(sql_files[i].name, "functions/%79[a-z_].sql", name) != 1 ||
-            strncmp(name, "sidecar_", 8) != 0)
+        if (sscanf(sql_files[i].name, "functions/%79[a-z_].sql", name) != 1 || is_overload(name))
             continue;
         if (session_once(k->a,
                          "SELECT FROM pg_proc WHERE pronamespace = 'onceward'::regnamespace AND proname = $1",
@@ -178,7 +183,7 @@ static int check_functions(const struct check *k, struct fault *f)
     return 0;
 }
 
-enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED, C_ORDER_KEY };
+enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED, C_ORDER_KEY, C_RUNS };
 
 /* Warns that the queue belongs to another consumer, whose completed messages would be processed again. */
 static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
@@ -197,6 +202,16 @@ static void say_former(const struct check *k, const struct config_queue *q, cons
     say(k, false, "queues.%s: %s", q->name, f.text);
 }
 
+/* takes_over confirms another order.key than the recorded one: the new replica waits for those that run. */
+static void say_running(const struct check *k, const struct config_queue *q)
+{
+    note(
+        k, FINDING_WARNING,
+        "queues.%s: takes_over confirms another order.key, and a replica still runs with the recorded one: this "
+        "one is refused until all of those have drained, or have been silent for 15 seconds",
+        q->name);
+}
+
 static void say_registration(const struct check *k, const struct config_queue *q, const char *vhost,
                              const PGresult *r)
 {
@@ -205,10 +220,13 @@ static void say_registration(const struct check *k, const struct config_queue *q
     bool is_same = other_queue && (!vhost || strcmp(other_vhost, vhost) == 0),
          is_own = is_same && strcmp(other_queue, queue) == 0;
     char *order_key = identity_sources_text(q->order.key.items, q->order.key.n);
+    bool is_other_order = (is_own || (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't')) &&
+                          strcmp(order_key, field_text(r, 0, C_ORDER_KEY)) != 0;
     struct fault f = {0};
 
-    if ((is_own || (is_same && field_text(r, 0, C_SAME_FORM)[0] == 't')) &&
-        strcmp(order_key, field_text(r, 0, C_ORDER_KEY)) != 0 && field_text(r, 0, C_CONFIRMED)[0] != 't') {
+    if (is_other_order && field_text(r, 0, C_CONFIRMED)[0] == 't' && field_text(r, 0, C_RUNS)[0] == 't')
+        say_running(k, q);
+    if (is_other_order && field_text(r, 0, C_CONFIRMED)[0] != 't') {
         registration_refuse_mode(
             &(struct registration){.consumer = q->consumer, .queue = queue, .other_queue = other_queue},
             order_key, field_text(r, 0, C_ORDER_KEY), false, &f);

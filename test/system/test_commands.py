@@ -762,6 +762,20 @@ def test_what_an_owner_needs_is_to_create_in_the_database_and_to_make_roles(tmp_
     assert "No login" not in good("migrate", "--config", path, "--database", database.dsn(user="owner"))
 
 
+def test_check_names_missing_rights_and_functions_that_the_sidecars_functions_need(tmp_path, no_roles):
+    database = no_roles.create_database("app")
+    path = config_for(tmp_path, database)
+    good("migrate", "--config", path)
+    database.query("CREATE ROLE orders_sidecar LOGIN IN ROLE onceward_sidecar")
+    path = config_for(tmp_path, database, user="orders_sidecar")
+    assert "may do all that the sidecar does" in run("check", "--config", path, "--connect").out
+    database.query("REVOKE EXECUTE ON FUNCTION onceward.time_mark, onceward.lever_retry FROM onceward_sidecar")
+    database.query("DROP FUNCTION onceward.history_print")
+    out = run("check", "--config", path, "--connect").out
+    assert "lacks EXECUTE on onceward.lever_retry(text,text[],text), EXECUTE on onceward.time_mark(bigint,text[])" in out, out
+    assert "the function onceward.history_print is missing" in out, out
+
+
 def test_migrate_by_another_login_than_the_configured_one(tmp_path, empty):
     path = config_for(tmp_path, empty, user="nobody_at_all")
     done = run("migrate", "--config", path)

@@ -583,12 +583,15 @@ def test_a_replica_without_the_order_of_the_others_is_refused(bed):
     assert checked.returncode == 1 and "this configuration has header:region" in checked.stdout
     confirmed = bed.sidecar(wait=False, takes_over=bed.queue.name)
     assert "confirms this; another replica still runs with the recorded setting" in confirmed.wait_for("refused")["reason"]
+    checked = check(bed, confirmed)
+    assert "takes_over confirms another order.key, and a replica still runs with the recorded one" in checked.stdout
     assert not confirmed.find("consuming") and not other.find("consuming") and not region.find("consuming")
     ordered.publish(["a"], 3)
     bed.wait_for_effects(ordered.ids())
     ordered.assert_ordered()
     first.term()
     confirmed.wait_for("consuming")
+    assert "a replica still runs" not in check(bed, confirmed).stdout
 
 
 def test_a_replica_that_stood_still_during_a_change_of_the_order_claims_nothing(bed):
