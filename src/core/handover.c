@@ -17,8 +17,8 @@
  *   ACTIVE ── a subscribed replica has a higher priority, and nothing has arrived for 5 s ──▶ order_stop, STANDBY
  *
  * The second step is for deliveries that do not end soon (in backoff, held). It returns a tail, which the broker
- * counts. So both steps happen once per change of the members, and the second one once a minute at most. Older brokers
- * and classic queues ignore priorities: there the first subscriber stays active. */
+ * counts. So both steps happen once per change of the members or lost connection, and the second one once a minute at
+ * most. Older brokers and classic queues ignore priorities: there the first subscriber stays active. */
 #include "core/handover.h"
 
 #include "core/notes.h"
@@ -308,8 +308,11 @@ int64_t handover_channel_lost(struct queue *q, int64_t now_ms, bool is_planned)
     h->outranked_ms = 0;
     if (!is_planned) { /* another one is active now */
         h->takes = false;
-        h->taken = 0;
+        h->taken = h->yielded = 0;
+    } else if (h->yields) {
+        h->yielded_ms = now_ms;
     }
+    h->yields = false;
     return is_planned && !h->takes ? now_ms + SUBSCRIBE_AGAIN_MS : now_ms;
 }
 
@@ -346,6 +349,7 @@ void handover_step(struct queue *q, int64_t now_ms)
     if (h->yielded == h->change || (h->yielded_ms && now_ms - h->yielded_ms < YIELD_AGAIN_MS))
         return;
     order_stop(q, now_ms, "another replica takes the queue over");
-    h->yielded = h->change;
-    h->yielded_ms = now_ms;
+    h->yields = order_is_stopping(q);
+    if (h->yields)
+        h->yielded = h->change;
 }

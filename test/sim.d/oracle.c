@@ -785,7 +785,7 @@ void oracle_reopens(struct world *w, struct sidecar *s, int queue, const char *w
                       h->n_taken, h->n_changes);
     if (strcmp(why, "another replica takes the queue over") != 0)
         return;
-    if (++h->n_yielded > h->n_changes)
+    if (++h->n_yielded > h->n_changes + h->n_lost)
         oracle_broken(w, "handover",
                       "an ordered queue was given up %d times, after %d changes of its replicas",
                       h->n_yielded, h->n_changes);

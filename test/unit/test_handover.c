@@ -477,6 +477,32 @@ static void test_it_yields_once_per_change_and_once_a_minute(void **state)
     end(w);
 }
 
+/* The members are the same afterwards, and this replica may be the first to subscribe again. */
+static void test_a_lost_connection_lets_it_yield_again(void **state)
+{
+    struct world *w = world();
+    int n;
+
+    outrank(w);
+    n = not_owned(w);
+    deliver(w, n);
+    for (int i = 0; i < 3; i++) {
+        report(w, OTHER, HIGHEST, 2);
+        run(w, 5000);
+    }
+    assert_int_equal(w->n[EVENT_RETURNED], 1);
+    queue_channel_lost(&w->q[n], w->now, 0, "connection lost");
+    open_channel(w, &w->q[n], 4);
+    run(w, 200);
+    deliver(w, n);
+    for (int i = 0; i < 15; i++) {
+        report(w, OTHER, HIGHEST, 2);
+        run(w, 5000);
+    }
+    assert_int_equal(w->n[EVENT_RETURNED], 2);
+    end(w);
+}
+
 static void test_a_standby_is_shown_as_one_and_is_not_stuck(void **state)
 {
     struct world *w = world();
@@ -539,6 +565,7 @@ int main(void)
         cmocka_unit_test(test_an_old_report_is_no_reason_to_yield),
         cmocka_unit_test(test_it_yields_to_none_that_is_not_subscribed),
         cmocka_unit_test(test_it_yields_once_per_change_and_once_a_minute),
+        cmocka_unit_test(test_a_lost_connection_lets_it_yield_again),
         cmocka_unit_test(test_a_standby_is_shown_as_one_and_is_not_stuck),
         cmocka_unit_test(test_it_leaves_a_partition_to_others_that_are_subscribed_to_it),
     };

@@ -183,7 +183,8 @@ struct queue {
         int64_t highest;          /* of others, that was ever reported */
         bool is_owner, knows_others, other_is_active;
         bool is_active;          /* deliveries arrive here, as far as is known */
-        bool takes;              /* its channel is closed for a subscription with a higher priority */
+        bool takes;              /* its channel is closed for a subscription with a higher priority, */
+        bool yields;             /* or for the sake of another replica */
         uint32_t change;         /* number of the latest change of the members */
         uint32_t taken, yielded; /* the change after which it last did so; 0: none */
         int64_t outranked_ms; /* since when another one has a higher priority, and nothing arrives; 0: none */
