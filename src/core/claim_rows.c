@@ -160,7 +160,7 @@ static bool may_be_tried(const struct queue *q, const struct delivery *d)
     case WAIT_HELD:
         return d->message != NULL;
     case WAIT_BRAKE:
-        return d->op != OP_BURY && !is_exhausted(q, d);
+        return d->op != OP_DEAD_LETTER && !is_exhausted(q, d);
     default:
         return true;
     }

@@ -96,7 +96,7 @@ bool held_is_parked(const struct delivery *d)
 
 bool held_can_renew(const struct queue *q, const struct delivery *d)
 {
-    return d->message && d->id_len && d->renewal != RENEWAL_REFUSED && d->op != OP_BURY &&
+    return d->message && d->id_len && d->renewal != RENEWAL_REFUSED && d->op != OP_DEAD_LETTER &&
            !delivery_is_rowless(d) && d->row_end != ROW_END_DEAD && !d->given_up && !q->returns.no_renewal;
 }
 

@@ -4,7 +4,7 @@
  *                              ▼                                                          │
  *   delivered ─▶ (follows) ─▶ CLAIM ─▶ FORWARD ─▶ answer ─▶ COMPLETE, CHECK ─▶ ACK ─▶ end │
  *                  │  ▲        │ ▲        │          ├────▶ FAIL, RELEASE ────────────────┤
- *       near the   │  └ LOOK ◀─┤ │        │          └────▶ BURY ─▶ REJECT ─▶ end         │
+ *       near the   │  └ LOOK ◀─┤ │        │          └─▶ DEAD_LETTER ─▶ REJECT ─▶ end     │
  *       delivery   ▼           │ └ again  └ window over ──▶ REVOKE ──────────────────────┘
  *       limit:   RENEW ─▶ PUBLISH ─▶ ACK                       │ ▲
  *                                                     extended └▶ FORWARD, as before
@@ -19,89 +19,89 @@
  * When its channel is gone, `end` and `release` may follow every fact. A test compares this table with that of the
  * code.
  *
- *   none     wanted delivered ─▶ claim bury reject requeue
- *   claim    wanted turn      ─▶ claim look renew
- *   claim    wanted due       ─▶ claim bury
- *   claim    wanted leave     ─▶ release publish bury reject requeue
- *   claim    wanted command   ─▶ claim bury
- *   claim    wanted breaker   ─▶ claim
- *   claim    wanted lost      ─▶ claim
- *   claim    wanted key       ─▶ claim bury
- *   claim    wanted leader    ─▶ claim ack
- *   claim    sent   row       ─▶ claim look renew publish forward release bury ack reject
- *   claim    sent   leave     ─▶ release requeue
- *   look     wanted turn      ─▶ look
- *   look     wanted due       ─▶ look
- *   look     wanted leave     ─▶ publish bury requeue
- *   look     wanted command   ─▶ claim
- *   look     wanted lost      ─▶ look
- *   look     sent   row       ─▶ claim look publish bury ack
- *   look     sent   leave     ─▶ requeue
- *   renew    wanted turn      ─▶ renew
- *   renew    wanted due       ─▶ renew
- *   renew    wanted leave     ─▶ publish bury requeue
- *   renew    wanted command   ─▶ claim
- *   renew    wanted lost      ─▶ renew
- *   renew    sent   row       ─▶ claim renew publish bury ack reject
- *   renew    sent   leave     ─▶ requeue
- *   publish  wanted turn      ─▶ publish
- *   publish  wanted due       ─▶ publish
- *   publish  wanted leave     ─▶ publish bury requeue
- *   publish  wanted command   ─▶ claim publish
- *   publish  wanted lost      ─▶ publish
- *   publish  sent   published ─▶ claim publish bury ack
- *   publish  sent   leave     ─▶ requeue
- *   forward  wanted turn      ─▶ claim forward release
- *   forward  wanted leave     ─▶ requeue
- *   forward  wanted lost      ─▶ claim
- *   forward  sent   answer    ─▶ check complete fail release bury
- *   forward  sent   window    ─▶ revoke
- *   forward  sent   leave     ─▶ release requeue
- *   check    wanted turn      ─▶ check
- *   check    wanted due       ─▶ check
- *   check    wanted leave     ─▶ release publish bury requeue
- *   check    sent   row       ─▶ claim check fail release bury ack
- *   check    sent   leave     ─▶ release requeue
- *   complete wanted turn      ─▶ complete
- *   complete wanted due       ─▶ complete
- *   complete wanted leave     ─▶ publish bury requeue
- *   complete sent   row       ─▶ claim complete ack
- *   complete sent   leave     ─▶ requeue
- *   fail     wanted turn      ─▶ fail
- *   fail     wanted due       ─▶ fail
- *   fail     wanted leave     ─▶ publish bury requeue
- *   fail     sent   row       ─▶ claim check fail ack
- *   fail     sent   leave     ─▶ requeue
- *   revoke   wanted turn      ─▶ revoke
- *   revoke   wanted due       ─▶ revoke
- *   revoke   wanted answer    ─▶ check complete fail release bury
- *   revoke   wanted leave     ─▶ publish bury requeue
- *   revoke   sent   row       ─▶ claim forward revoke ack
- *   revoke   sent   leave     ─▶ requeue
- *   release  wanted turn      ─▶ release
- *   release  wanted due       ─▶ release
- *   release  wanted leave     ─▶ publish bury requeue
- *   release  wanted lost      ─▶ release
- *   release  sent   row       ─▶ claim publish release ack requeue
- *   release  sent   leave     ─▶ requeue
- *   bury     wanted turn      ─▶ release bury
- *   bury     wanted due       ─▶ bury
- *   bury     wanted leave     ─▶ release publish bury reject requeue
- *   bury     wanted command   ─▶ bury
- *   bury     wanted breaker   ─▶ release bury
- *   bury     wanted lost      ─▶ bury
- *   bury     sent   row       ─▶ claim bury ack reject
- *   bury     sent   leave     ─▶ requeue
- *   ack      wanted turn      ─▶ end
- *   ack      wanted due       ─▶ ack
- *   ack      wanted leave     ─▶ ack
- *   ack      wanted command   ─▶ ack
- *   reject   wanted turn      ─▶ end
- *   reject   wanted due       ─▶ reject
- *   reject   wanted leave     ─▶ reject
- *   requeue  wanted turn      ─▶ end
- *   requeue  wanted due       ─▶ requeue publish
- *   requeue  wanted leave     ─▶ publish requeue
+ *   none        wanted delivered ─▶ claim dead_letter reject requeue
+ *   claim       wanted turn      ─▶ claim look renew
+ *   claim       wanted due       ─▶ claim dead_letter
+ *   claim       wanted leave     ─▶ release publish dead_letter reject requeue
+ *   claim       wanted command   ─▶ claim dead_letter
+ *   claim       wanted breaker   ─▶ claim
+ *   claim       wanted lost      ─▶ claim
+ *   claim       wanted key       ─▶ claim dead_letter
+ *   claim       wanted leader    ─▶ claim ack
+ *   claim       sent   row       ─▶ claim look renew publish forward release dead_letter ack reject
+ *   claim       sent   leave     ─▶ release requeue
+ *   look        wanted turn      ─▶ look
+ *   look        wanted due       ─▶ look
+ *   look        wanted leave     ─▶ publish dead_letter requeue
+ *   look        wanted command   ─▶ claim
+ *   look        wanted lost      ─▶ look
+ *   look        sent   row       ─▶ claim look publish dead_letter ack
+ *   look        sent   leave     ─▶ requeue
+ *   renew       wanted turn      ─▶ renew
+ *   renew       wanted due       ─▶ renew
+ *   renew       wanted leave     ─▶ publish dead_letter requeue
+ *   renew       wanted command   ─▶ claim
+ *   renew       wanted lost      ─▶ renew
+ *   renew       sent   row       ─▶ claim renew publish dead_letter ack reject
+ *   renew       sent   leave     ─▶ requeue
+ *   publish     wanted turn      ─▶ publish
+ *   publish     wanted due       ─▶ publish
+ *   publish     wanted leave     ─▶ publish dead_letter requeue
+ *   publish     wanted command   ─▶ claim publish
+ *   publish     wanted lost      ─▶ publish
+ *   publish     sent   published ─▶ claim publish dead_letter ack
+ *   publish     sent   leave     ─▶ requeue
+ *   forward     wanted turn      ─▶ claim forward release
+ *   forward     wanted leave     ─▶ requeue
+ *   forward     wanted lost      ─▶ claim
+ *   forward     sent   answer    ─▶ check complete fail release dead_letter
+ *   forward     sent   window    ─▶ revoke
+ *   forward     sent   leave     ─▶ release requeue
+ *   check       wanted turn      ─▶ check
+ *   check       wanted due       ─▶ check
+ *   check       wanted leave     ─▶ release publish dead_letter requeue
+ *   check       sent   row       ─▶ claim check fail release dead_letter ack
+ *   check       sent   leave     ─▶ release requeue
+ *   complete    wanted turn      ─▶ complete
+ *   complete    wanted due       ─▶ complete
+ *   complete    wanted leave     ─▶ publish dead_letter requeue
+ *   complete    sent   row       ─▶ claim complete ack
+ *   complete    sent   leave     ─▶ requeue
+ *   fail        wanted turn      ─▶ fail
+ *   fail        wanted due       ─▶ fail
+ *   fail        wanted leave     ─▶ publish dead_letter requeue
+ *   fail        sent   row       ─▶ claim check fail ack
+ *   fail        sent   leave     ─▶ requeue
+ *   revoke      wanted turn      ─▶ revoke
+ *   revoke      wanted due       ─▶ revoke
+ *   revoke      wanted answer    ─▶ check complete fail release dead_letter
+ *   revoke      wanted leave     ─▶ publish dead_letter requeue
+ *   revoke      sent   row       ─▶ claim forward revoke ack
+ *   revoke      sent   leave     ─▶ requeue
+ *   release     wanted turn      ─▶ release
+ *   release     wanted due       ─▶ release
+ *   release     wanted leave     ─▶ publish dead_letter requeue
+ *   release     wanted lost      ─▶ release
+ *   release     sent   row       ─▶ claim publish release ack requeue
+ *   release     sent   leave     ─▶ requeue
+ *   dead_letter wanted turn      ─▶ release dead_letter
+ *   dead_letter wanted due       ─▶ dead_letter
+ *   dead_letter wanted leave     ─▶ release publish dead_letter reject requeue
+ *   dead_letter wanted command   ─▶ dead_letter
+ *   dead_letter wanted breaker   ─▶ release dead_letter
+ *   dead_letter wanted lost      ─▶ dead_letter
+ *   dead_letter sent   row       ─▶ claim dead_letter ack reject
+ *   dead_letter sent   leave     ─▶ requeue
+ *   ack         wanted turn      ─▶ end
+ *   ack         wanted due       ─▶ ack
+ *   ack         wanted leave     ─▶ ack
+ *   ack         wanted command   ─▶ ack
+ *   reject      wanted turn      ─▶ end
+ *   reject      wanted due       ─▶ reject
+ *   reject      wanted leave     ─▶ reject
+ *   requeue     wanted turn      ─▶ end
+ *   requeue     wanted due       ─▶ requeue publish
+ *   requeue     wanted leave     ─▶ publish requeue
  */
 #include "core/life.h"
 
@@ -132,79 +132,79 @@ enum {
 
 /* clang-format off */
 static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
-    [OP_NONE][PHASE_WANTED][FACT_DELIVERED] = TO(CLAIM) | TO(BURY) | TO(REJECT) | TO(REQUEUE),
+    [OP_NONE][PHASE_WANTED][FACT_DELIVERED] = TO(CLAIM) | TO(DEAD_LETTER) | TO(REJECT) | TO(REQUEUE),
     [OP_CLAIM][PHASE_WANTED][FACT_TURN] = TO(CLAIM) | TO(LOOK) | TO(RENEW),
-    [OP_CLAIM][PHASE_WANTED][FACT_DUE] = TO(CLAIM) | TO(BURY),
-    [OP_CLAIM][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(BURY) | TO(REJECT) | TO(REQUEUE),
-    [OP_CLAIM][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM) | TO(BURY),
+    [OP_CLAIM][PHASE_WANTED][FACT_DUE] = TO(CLAIM) | TO(DEAD_LETTER),
+    [OP_CLAIM][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(REJECT) | TO(REQUEUE),
+    [OP_CLAIM][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM) | TO(DEAD_LETTER),
     [OP_CLAIM][PHASE_WANTED][FACT_BREAKER] = TO(CLAIM),
     [OP_CLAIM][PHASE_WANTED][FACT_LOST] = TO(CLAIM),
-    [OP_CLAIM][PHASE_WANTED][FACT_KEY] = TO(CLAIM) | TO(BURY),
+    [OP_CLAIM][PHASE_WANTED][FACT_KEY] = TO(CLAIM) | TO(DEAD_LETTER),
     [OP_CLAIM][PHASE_WANTED][FACT_LEADER] = TO(CLAIM) | TO(ACK),
-    [OP_CLAIM][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(RENEW) | TO(PUBLISH) | TO(FORWARD) | TO(RELEASE) | TO(BURY) | TO(ACK) | TO(REJECT),
+    [OP_CLAIM][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(RENEW) | TO(PUBLISH) | TO(FORWARD) | TO(RELEASE) | TO(DEAD_LETTER) | TO(ACK) | TO(REJECT),
     [OP_CLAIM][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
     [OP_LOOK][PHASE_WANTED][FACT_TURN] = TO(LOOK),
     [OP_LOOK][PHASE_WANTED][FACT_DUE] = TO(LOOK),
-    [OP_LOOK][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_LOOK][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_LOOK][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM),
     [OP_LOOK][PHASE_WANTED][FACT_LOST] = TO(LOOK),
-    [OP_LOOK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(PUBLISH) | TO(BURY) | TO(ACK),
+    [OP_LOOK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(ACK),
     [OP_LOOK][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_RENEW][PHASE_WANTED][FACT_TURN] = TO(RENEW),
     [OP_RENEW][PHASE_WANTED][FACT_DUE] = TO(RENEW),
-    [OP_RENEW][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_RENEW][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_RENEW][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM),
     [OP_RENEW][PHASE_WANTED][FACT_LOST] = TO(RENEW),
-    [OP_RENEW][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(RENEW) | TO(PUBLISH) | TO(BURY) | TO(ACK) | TO(REJECT),
+    [OP_RENEW][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(RENEW) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(ACK) | TO(REJECT),
     [OP_RENEW][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_PUBLISH][PHASE_WANTED][FACT_TURN] = TO(PUBLISH),
     [OP_PUBLISH][PHASE_WANTED][FACT_DUE] = TO(PUBLISH),
-    [OP_PUBLISH][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_PUBLISH][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_PUBLISH][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM) | TO(PUBLISH),
     [OP_PUBLISH][PHASE_WANTED][FACT_LOST] = TO(PUBLISH),
-    [OP_PUBLISH][PHASE_SENT][FACT_PUBLISHED] = TO(CLAIM) | TO(PUBLISH) | TO(BURY) | TO(ACK),
+    [OP_PUBLISH][PHASE_SENT][FACT_PUBLISHED] = TO(CLAIM) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(ACK),
     [OP_PUBLISH][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_FORWARD][PHASE_WANTED][FACT_TURN] = TO(CLAIM) | TO(FORWARD) | TO(RELEASE),
     [OP_FORWARD][PHASE_WANTED][FACT_LEAVE] = TO(REQUEUE),
     [OP_FORWARD][PHASE_WANTED][FACT_LOST] = TO(CLAIM),
-    [OP_FORWARD][PHASE_SENT][FACT_ANSWER] = TO(CHECK) | TO(COMPLETE) | TO(FAIL) | TO(RELEASE) | TO(BURY),
+    [OP_FORWARD][PHASE_SENT][FACT_ANSWER] = TO(CHECK) | TO(COMPLETE) | TO(FAIL) | TO(RELEASE) | TO(DEAD_LETTER),
     [OP_FORWARD][PHASE_SENT][FACT_WINDOW] = TO(REVOKE),
     [OP_FORWARD][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
     [OP_CHECK][PHASE_WANTED][FACT_TURN] = TO(CHECK),
     [OP_CHECK][PHASE_WANTED][FACT_DUE] = TO(CHECK),
-    [OP_CHECK][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
-    [OP_CHECK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(CHECK) | TO(FAIL) | TO(RELEASE) | TO(BURY) | TO(ACK),
+    [OP_CHECK][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
+    [OP_CHECK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(CHECK) | TO(FAIL) | TO(RELEASE) | TO(DEAD_LETTER) | TO(ACK),
     [OP_CHECK][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
     [OP_COMPLETE][PHASE_WANTED][FACT_TURN] = TO(COMPLETE),
     [OP_COMPLETE][PHASE_WANTED][FACT_DUE] = TO(COMPLETE),
-    [OP_COMPLETE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_COMPLETE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_COMPLETE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(COMPLETE) | TO(ACK),
     [OP_COMPLETE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_FAIL][PHASE_WANTED][FACT_TURN] = TO(FAIL),
     [OP_FAIL][PHASE_WANTED][FACT_DUE] = TO(FAIL),
-    [OP_FAIL][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_FAIL][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_FAIL][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(CHECK) | TO(FAIL) | TO(ACK),
     [OP_FAIL][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_REVOKE][PHASE_WANTED][FACT_TURN] = TO(REVOKE),
     [OP_REVOKE][PHASE_WANTED][FACT_DUE] = TO(REVOKE),
-    [OP_REVOKE][PHASE_WANTED][FACT_ANSWER] = TO(CHECK) | TO(COMPLETE) | TO(FAIL) | TO(RELEASE) | TO(BURY),
-    [OP_REVOKE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_REVOKE][PHASE_WANTED][FACT_ANSWER] = TO(CHECK) | TO(COMPLETE) | TO(FAIL) | TO(RELEASE) | TO(DEAD_LETTER),
+    [OP_REVOKE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_REVOKE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(FORWARD) | TO(REVOKE) | TO(ACK),
     [OP_REVOKE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_RELEASE][PHASE_WANTED][FACT_TURN] = TO(RELEASE),
     [OP_RELEASE][PHASE_WANTED][FACT_DUE] = TO(RELEASE),
-    [OP_RELEASE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(BURY) | TO(REQUEUE),
+    [OP_RELEASE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_RELEASE][PHASE_WANTED][FACT_LOST] = TO(RELEASE),
     [OP_RELEASE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(PUBLISH) | TO(RELEASE) | TO(ACK) | TO(REQUEUE),
     [OP_RELEASE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
-    [OP_BURY][PHASE_WANTED][FACT_TURN] = TO(RELEASE) | TO(BURY),
-    [OP_BURY][PHASE_WANTED][FACT_DUE] = TO(BURY),
-    [OP_BURY][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(BURY) | TO(REJECT) | TO(REQUEUE),
-    [OP_BURY][PHASE_WANTED][FACT_COMMAND] = TO(BURY),
-    [OP_BURY][PHASE_WANTED][FACT_BREAKER] = TO(RELEASE) | TO(BURY),
-    [OP_BURY][PHASE_WANTED][FACT_LOST] = TO(BURY),
-    [OP_BURY][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(BURY) | TO(ACK) | TO(REJECT),
-    [OP_BURY][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_DEAD_LETTER][PHASE_WANTED][FACT_TURN] = TO(RELEASE) | TO(DEAD_LETTER),
+    [OP_DEAD_LETTER][PHASE_WANTED][FACT_DUE] = TO(DEAD_LETTER),
+    [OP_DEAD_LETTER][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(REJECT) | TO(REQUEUE),
+    [OP_DEAD_LETTER][PHASE_WANTED][FACT_COMMAND] = TO(DEAD_LETTER),
+    [OP_DEAD_LETTER][PHASE_WANTED][FACT_BREAKER] = TO(RELEASE) | TO(DEAD_LETTER),
+    [OP_DEAD_LETTER][PHASE_WANTED][FACT_LOST] = TO(DEAD_LETTER),
+    [OP_DEAD_LETTER][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(DEAD_LETTER) | TO(ACK) | TO(REJECT),
+    [OP_DEAD_LETTER][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
     [OP_ACK][PHASE_WANTED][FACT_TURN] = LIFE_END,
     [OP_ACK][PHASE_WANTED][FACT_DUE] = TO(ACK),
     [OP_ACK][PHASE_WANTED][FACT_LEAVE] = TO(ACK),
@@ -269,7 +269,8 @@ static bool waits_to_die(const struct queue *q, const struct delivery *d, enum o
 {
     if (wait == WAIT_BRAKE)
         return true;
-    return op == OP_BURY && delivery_is_rowless(d) && !returns_is_near(&q->returns, d->copy.delivery_count);
+    return op == OP_DEAD_LETTER && delivery_is_rowless(d) &&
+           !returns_is_near(&q->returns, d->copy.delivery_count);
 }
 
 /* The channel is gone: a delivery that lives by its tag alone has nothing left to do, since the broker delivers it
@@ -627,7 +628,7 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
 {
     static const char why[] = "the queue's dead-letter exchange leads back to it";
 
-    assert(then == OP_REJECT || then == OP_BURY);
+    assert(then == OP_REJECT || then == OP_DEAD_LETTER);
     if (!d->copy.n_rejected || d->has_circled || q->drain || life_is_near(q, d))
         return step_stay();
     int64_t wait = circle_wait_ms(q, d);
@@ -678,9 +679,9 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
 
     assert(why != DEAD_NONE && d->message);
     letter_set(d, why, row);
-    if (rowless && (s = life_circle(q, now_ms, d, OP_BURY)).kind != STEP_STAY)
+    if (rowless && (s = life_circle(q, now_ms, d, OP_DEAD_LETTER)).kind != STEP_STAY)
         return step_with(s, EFFECT_LEAVE_REQUEST);
-    return step_with(step_want(OP_BURY), EFFECT_LEAVE_REQUEST);
+    return step_with(step_want(OP_DEAD_LETTER), EFFECT_LEAVE_REQUEST);
 }
 
 bool queue_letter_holds(const struct queue *q, const struct delivery *d)
@@ -690,7 +691,7 @@ bool queue_letter_holds(const struct queue *q, const struct delivery *d)
 
 bool queue_letter_is_new(const struct delivery *d)
 {
-    return d->op == OP_BURY && delivery_is_rowless(d) && !d->outcome.dead_letter.unsure;
+    return d->op == OP_DEAD_LETTER && delivery_is_rowless(d) && !d->outcome.dead_letter.unsure;
 }
 
 bool queue_letter_is_looked_for(const struct delivery *d)
@@ -777,7 +778,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
     }
     if (delivery_has_token(d))
         return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
-    return step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX);
+    return step_wait(OP_DEAD_LETTER, WAIT_BRAKE, INT64_MAX);
 }
 
 /* A message succeeded. */
@@ -811,7 +812,7 @@ void life_limit_words(const struct queue *q, const struct delivery *d, struct bu
 struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     /* The application is not at work on it: it dies of its own reason. */
-    if (d->op == OP_BURY && (d->wait == WAIT_BRAKE || delivery_is_rowless(d)))
+    if (d->op == OP_DEAD_LETTER && (d->wait == WAIT_BRAKE || delivery_is_rowless(d)))
         return life_dead_letter(q, now_ms, d, delivery_dead_letter(d)->reason, delivery_dead_letter(d)->row);
     bool elsewhere = d->op != OP_PUBLISH && d->op != OP_RENEW;
     struct buf text = {0};
@@ -892,7 +893,7 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
         row_refused(q, now_ms, d, r);
         snprintf(text, sizeof(text), "%.*s (%s)", (int)(r->detail.len < 180 ? r->detail.len : 180),
                  r->detail.len ? r->detail.data : "a statement was refused", r->sqlstate);
-        database_refused(q->database, now_ms, r->sqlstate, text, d->op == OP_BURY);
+        database_refused(q->database, now_ms, r->sqlstate, text, d->op == OP_DEAD_LETTER);
         wait = held_lock_wait_ms(d);
         /* An item that is refused while the database works for others is tried at growing intervals, up to
          * AGAIN_LAST_MS. */
@@ -904,7 +905,7 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
          * alone. */
         wait -= (int64_t)(held_random(q) % (uint64_t)(wait / 2 + 1));
     }
-    if (d->op == OP_BURY)
+    if (d->op == OP_DEAD_LETTER)
         d->outcome.dead_letter.unsure = true;
     return wait ? step_wait(d->op, WAIT_AGAIN, now_ms + wait) : step_want(d->op);
 }
@@ -936,7 +937,7 @@ static void row_answered_early(struct queue *q, int64_t now_ms, const struct del
 
 struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    bool failed = d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_BURY || d->op == OP_REVOKE;
+    bool failed = d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_DEAD_LETTER || d->op == OP_REVOKE;
 
     assert(d->phase == PHASE_SENT && operation_info(d->op)->link == LINK_DATABASE);
     if (d->op == OP_CLAIM || d->op == OP_LOOK || d->op == OP_RENEW) {
@@ -1202,7 +1203,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
 
 struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    assert(d->op == OP_CLAIM || d->op == OP_BURY);
+    assert(d->op == OP_CLAIM || d->op == OP_DEAD_LETTER);
     delivery_drop_token(d);
     d->n_waits = 0;
     if (d->given_up)
@@ -1217,9 +1218,9 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
 {
     struct note *n;
 
-    assert(d->op == OP_BURY && d->message && delivery_dead_letter(d)->reason != DEAD_NONE);
+    assert(d->op == OP_DEAD_LETTER && d->message && delivery_dead_letter(d)->reason != DEAD_NONE);
     switch (r->answer) {
-    case ROW_BURIED:
+    case ROW_DEAD_LETTERED:
         counter_add(&q->counts.dead, 1);
         n = notes_tell(q, EVENT_DEAD, d);
         n->reason = dead_reasons[delivery_dead_letter(d)->reason].name;
@@ -1236,7 +1237,7 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
         return row_locked(now_ms, d);
     case ROW_INVALID: /* not even the letter can be written: it stays unacked */
         row_refused(q, now_ms, d, r);
-        return step_wait(OP_BURY, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
+        return step_wait(OP_DEAD_LETTER, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
     default:
         held_outcome(d, OUTCOME_NONE);
         return row_again(now_ms, d);
@@ -1506,7 +1507,7 @@ struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
 /* The circuit breaker is set: deaths that were waiting to be written are spared, since it is not the messages. */
 static void life_spare_deaths(struct queue *q, int64_t now_ms)
 {
-    list_each(&q->held.wanted[OP_BURY], k)
+    list_each(&q->held.wanted[OP_DEAD_LETTER], k)
     {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
@@ -1516,7 +1517,7 @@ static void life_spare_deaths(struct queue *q, int64_t now_ms)
         life_take(q, now_ms, d, FACT_BREAKER,
                   delivery_has_token(d) ? life_release(d, held_delay_ms(q, d, ++d->n_given_back),
                                                        row_with_crashes(d->claim.crashes))
-                                        : step_wait(OP_BURY, WAIT_BRAKE, INT64_MAX));
+                                        : step_wait(OP_DEAD_LETTER, WAIT_BRAKE, INT64_MAX));
     }
 }
 
@@ -1535,9 +1536,9 @@ static void life_breaker_reset(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_list);
 
         life_take(q, now_ms, d, FACT_BREAKER,
-                  d->op == OP_BURY ? life_die(q, now_ms, d, delivery_dead_letter(d)->reason,
-                                              delivery_dead_letter(d)->row, NULL)
-                                   : step_want(d->op));
+                  d->op == OP_DEAD_LETTER ? life_die(q, now_ms, d, delivery_dead_letter(d)->reason,
+                                                     delivery_dead_letter(d)->row, NULL)
+                                          : step_want(d->op));
     }
 }
 

@@ -39,7 +39,7 @@ void outbox_init(struct outbox *o, const struct outbox_rules *rules, int64_t now
     list_init(&o->wanted);
     list_init(&o->sent);
     list_init(&o->letters);
-    list_init(&o->burying);
+    list_init(&o->dead_lettering);
     list_init(&o->batches);
     list_init(&o->exchanges);
 }
@@ -320,7 +320,7 @@ void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
     o->writing.at_ms = now_ms + AGAIN_MS;
 }
 
-void outbox_bury_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
+void outbox_dead_letters_end(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
 {
     if (!outbox_take_answer(&o->letter))
         return;
@@ -328,9 +328,9 @@ void outbox_bury_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answe
         lease_leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
         return;
     }
-    rows_settle_buried(o);
-    o->letter_at_ms = o->burying.len ? now_ms + AGAIN_MS : now_ms;
-    rows_unbury(o);
+    rows_end_dead_lettered(o);
+    o->letter_at_ms = o->dead_lettering.len ? now_ms + AGAIN_MS : now_ms;
+    rows_dead_letter_again(o);
     rows_reap(o);
 }
 
@@ -451,7 +451,7 @@ static bool tell_next(struct outbox *o, struct outbox_action *a)
 /* The drain is complete: nothing is in flight at the broker or the database. */
 static bool is_through(const struct outbox *o)
 {
-    return !o->sent.len && !o->burying.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE &&
+    return !o->sent.len && !o->dead_lettering.len && !o->writing.dirty && o->writing.ask == OUTBOX_IDLE &&
            !o->unparks.len && !o->unparking.len;
 }
 
@@ -569,8 +569,8 @@ static bool work_next(struct outbox *o, int64_t now_ms, bool can_send, struct ou
     if (parked_next(o, now_ms, a) || read_next(o, now_ms, a) || write_next(o, now_ms, a))
         return true;
     if (o->letter == OUTBOX_IDLE && o->letters.len && now_ms >= o->letter_at_ms) {
-        rows_bury(o);
-        return action_ask(&o->letter, a, OUTBOX_BURY);
+        rows_dead_letter(o);
+        return action_ask(&o->letter, a, OUTBOX_DEAD_LETTERS);
     }
     return o->turning.ask == OUTBOX_IDLE && now_ms >= o->turning.at_ms && !o->draining &&
            action_ask(&o->turning.ask, a, OUTBOX_TURN);

@@ -86,14 +86,14 @@ void rows_unpark(struct outbox *o);
 void rows_unpark_again(struct outbox *o);
 void rows_unparked(struct outbox *o);
 
-/* Moves the first letters to `burying`, to be written now. */
-void rows_bury(struct outbox *o);
+/* Moves the first letters to `dead_lettering`, to be written now. */
+void rows_dead_letter(struct outbox *o);
 
-/* Completes the rows in `burying` whose letter is committed. */
-void rows_settle_buried(struct outbox *o);
+/* Completes the rows in `dead_lettering` whose letter is committed. */
+void rows_end_dead_lettered(struct outbox *o);
 
-/* Moves the rows in `burying` whose letter is not committed back, to be written again. */
-void rows_unbury(struct outbox *o);
+/* Moves the rows in `dead_lettering` whose letter is not committed back, to be written again. */
+void rows_dead_letter_again(struct outbox *o);
 
 /* Drops the first batch. */
 void rows_drop_batch(struct outbox *o);

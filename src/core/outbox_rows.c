@@ -59,7 +59,7 @@ static struct list *list_of(struct outbox *o, enum outbox_phase phase)
     case OUTBOX_LETTER_WANTED:
         return &o->letters;
     case OUTBOX_LETTER_SENT:
-        return &o->burying;
+        return &o->dead_lettering;
     case OUTBOX_UNPARK_WANTED:
         return &o->unparks;
     case OUTBOX_UNPARK_SENT:
@@ -490,24 +490,24 @@ struct outbox_row *rows_next(struct outbox *o, int64_t now_ms)
     return is_proven(o, row) || !o->sent.len ? row : NULL;
 }
 
-void rows_bury(struct outbox *o)
+void rows_dead_letter(struct outbox *o)
 {
     size_t bytes = 0;
 
-    while (o->letters.len && o->burying.len < OUTBOX_LETTERS_MAX) {
+    while (o->letters.len && o->dead_lettering.len < OUTBOX_LETTERS_MAX) {
         struct outbox_row *row = first_of(&o->letters);
 
         bytes += row->body_len;
-        if (o->burying.len && bytes > OUTBOX_LETTERS_BYTES)
+        if (o->dead_lettering.len && bytes > OUTBOX_LETTERS_BYTES)
             return;
         row_move(o, row, OUTBOX_LETTER_SENT);
     }
 }
 
-void rows_unbury(struct outbox *o)
+void rows_dead_letter_again(struct outbox *o)
 {
-    while (o->burying.len)
-        row_move(o, first_of(&o->burying), OUTBOX_LETTER_WANTED);
+    while (o->dead_lettering.len)
+        row_move(o, first_of(&o->dead_lettering), OUTBOX_LETTER_WANTED);
 }
 
 /* --- facts --- */
@@ -740,16 +740,16 @@ void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char 
 }
 
 /* Committed rows stay in the list until the end, so that indexes stay the same. */
-void outbox_buried(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer)
+void outbox_dead_lettered(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer)
 {
     (void)now_ms;
     if (o->letter != OUTBOX_ASKED || answer != OUTBOX_DONE)
         return;
-    list_each(&o->burying, k)
+    list_each(&o->dead_lettering, k)
     {
         if (at--)
             continue;
-        row_of(k)->buried = true;
+        row_of(k)->dead_lettered = true;
         return;
     }
 }
@@ -759,14 +759,14 @@ void outbox_unfit(struct outbox *o, struct outbox_row *row, enum dead_reason rea
     row_give_up(o, row, reason, why);
 }
 
-void rows_settle_buried(struct outbox *o)
+void rows_end_dead_lettered(struct outbox *o)
 {
-    list_each(&o->burying, k)
+    list_each(&o->dead_lettering, k)
     {
         struct outbox_row *row = row_of(k);
         struct outbox_exchange *e = row->parking ? exchange_find(o, row->exchange) : NULL;
 
-        if (!row->buried)
+        if (!row->dead_lettered)
             continue;
         counter_add(row->parking ? &o->counts.parked : &o->counts.letters, 1);
         if (e)

@@ -1,7 +1,7 @@
 /* The application's answers, and their consequences for deliveries.
  *
  * No decision here overrides a committed completion: every statement after an answer (complete, fail,
- * release, bury) is conditional on the row, and answers `completed` if the application has completed it. */
+ * release, dead_letter) is conditional on the row, and answers `completed` if the application has completed it. */
 #include "core/batch_answers.h"
 #include "core/batches.h"
 #include "core/life.h"

@@ -182,7 +182,7 @@ static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, 
     return true;
 }
 
-/* A message that the broker is about to drop, or that an operator gives up, is claimed only to be buried,
+/* A message that the broker is about to drop, or that an operator gives up, is claimed only to be dead-lettered,
  * even if the application is down. */
 static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret)
 {

@@ -96,7 +96,7 @@ static void end_renewal(struct queue *q, int64_t now_ms, struct delivery *d)
 static void give_up_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     d->given_up = q->flow.last_chances = true;
-    if (d->op == OP_BURY && d->wait == WAIT_BRAKE) /* no claim is needed: only the letter is missing */
+    if (d->op == OP_DEAD_LETTER && d->wait == WAIT_BRAKE) /* no claim is needed: only the letter is missing */
         life_go(q, now_ms, d, FACT_COMMAND, life_give_up(q, now_ms, d, delivery_dead_letter(d)->row));
     else if (d->op == OP_RENEW || d->op == OP_PUBLISH)
         end_renewal(q, now_ms, d);

@@ -240,9 +240,9 @@ static bool death_waits(const struct queue *q, int64_t now_ms, const struct deli
 static bool letter_can_go(struct queue *q, const struct delivery *d, unsigned can)
 {
     if (!queue_letter_is_large(d))
-        return can & 1u << OP_BURY;
+        return can & 1u << OP_DEAD_LETTER;
     q->asks.large_letter = true;
-    return can & CAN_BURY_LARGE;
+    return can & CAN_DEAD_LETTER_LARGE;
 }
 
 bool queue_take_large_letter(struct queue *q)
@@ -259,12 +259,12 @@ static bool was_refused(const struct delivery *d)
     return delivery_dead_letter(d)->reason != DEAD_TOO_OLD;
 }
 
-static bool next_bury(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
+static bool next_dead_letter(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     int n_passed = 0;
-    size_t n_left = q->held.wanted[OP_BURY].len; /* letters put behind come up once more */
+    size_t n_left = q->held.wanted[OP_DEAD_LETTER].len; /* letters put behind come up once more */
 
-    list_each(&q->held.wanted[OP_BURY], k)
+    list_each(&q->held.wanted[OP_DEAD_LETTER], k)
     {
         struct delivery *d = action_at(k);
 
@@ -492,7 +492,7 @@ bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *re
         if ((can & 1u << OP_COMPLETE && action_take_first(q, now_ms, OP_COMPLETE, ret)) ||
             (can & 1u << OP_FAIL && next_fail(q, now_ms, ret)) ||
             (can & 1u << OP_RELEASE && action_take_first(q, now_ms, OP_RELEASE, ret)) ||
-            next_renewal(q, now_ms, can, ret) || next_bury(q, now_ms, can, ret) ||
+            next_renewal(q, now_ms, can, ret) || next_dead_letter(q, now_ms, can, ret) ||
             (can & 1u << OP_LOOK && next_look(q, now_ms, ret)) ||
             (can & 1u << OP_CLAIM && next_claim(q, now_ms, ret)))
             return true;

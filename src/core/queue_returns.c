@@ -36,7 +36,7 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
     if (delivery_is_in_flight(d) || d->phase != PHASE_WANTED || operation_info(d->op)->link == LINK_BROKER)
         return d->wait == WAIT_ROOM;
     return held_is_idle(d) || d->wait == WAIT_LOCKED || d->wait == WAIT_BRAKE ||
-           (d->op == OP_BURY && delivery_is_rowless(d) && !database_is_up(q->database));
+           (d->op == OP_DEAD_LETTER && delivery_is_rowless(d) && !database_is_up(q->database));
 }
 
 /* Its row stays locked beyond max_hold: the row is left unchanged. A delivery near the delivery limit is

@@ -13,7 +13,7 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
     static answered *const by_operation[N_OPERATIONS] = {
         [OP_CLAIM] = row_of_claim, [OP_LOOK] = row_of_look,         [OP_RENEW] = row_of_renew,
         [OP_CHECK] = row_of_check, [OP_COMPLETE] = row_of_complete, [OP_FAIL] = row_of_fail,
-        [OP_REVOKE] = row_of_fail, [OP_RELEASE] = row_of_release,   [OP_BURY] = row_of_dead_letter,
+        [OP_REVOKE] = row_of_fail, [OP_RELEASE] = row_of_release,   [OP_DEAD_LETTER] = row_of_dead_letter,
     };
     struct delivery *d = (struct delivery *)queue_find(q, ref);
 

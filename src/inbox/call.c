@@ -190,17 +190,17 @@ static const struct call calls[N_INBOX_OPS] = {
          PARAMS(Q(CONSUMERS), C(OF), C(IDS), C(TOKENS), C(ERRORS), C(DELAYS), C(CRASHES), C(UNPROVEN_STEPS),
                 C(BATCH_CAPS)),
          {FIELD_END}},
-    [INBOX_BURY] = {"bury",
-                    "SELECT ord, answer, letter_id FROM onceward.sidecar_bury_many("
-                    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, "
-                    "$20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)",
-                    PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(VHOSTS),
-                           Q(NAMES), Q(TRANSACTIONS), Q(WINDOWS), Q(MAX_WINDOWS), Q(MAX_ATTEMPTS), C(OF),
-                           C(LETTER_IDS), C(TOKENS), C(FINGERPRINTS), C(TYPES), C(STATUSES), C(ERRORS),
-                           C(REASONS), C(ROWLESS), C(LOOKED_FOR), C(EXHAUSTED), C(ATTEMPTS), C(RAW_IDS),
-                           C(BODIES), C(CONTENT_TYPES), C(PROPERTIES), C(HEADERS), C(EXCHANGES),
-                           C(ROUTING_KEYS), C(LETTER_DEATHS), C(CONTENT_HEADERS), C(HOLDS)),
-                    {FIELD_LETTER, FIELD_END}},
+    [INBOX_DEAD_LETTER] =
+        {"bury",
+         "SELECT ord, answer, letter_id FROM onceward.sidecar_bury_many("
+         "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, "
+         "$20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34)",
+         PARAMS(S(INSTANCE), S(NUMBER), S(OWN), S(GONE), S(GRACE), Q(CONSUMERS), Q(VHOSTS), Q(NAMES),
+                Q(TRANSACTIONS), Q(WINDOWS), Q(MAX_WINDOWS), Q(MAX_ATTEMPTS), C(OF), C(LETTER_IDS), C(TOKENS),
+                C(FINGERPRINTS), C(TYPES), C(STATUSES), C(ERRORS), C(REASONS), C(ROWLESS), C(LOOKED_FOR),
+                C(EXHAUSTED), C(ATTEMPTS), C(RAW_IDS), C(BODIES), C(CONTENT_TYPES), C(PROPERTIES), C(HEADERS),
+                C(EXCHANGES), C(ROUTING_KEYS), C(LETTER_DEATHS), C(CONTENT_HEADERS), C(HOLDS)),
+         {FIELD_LETTER, FIELD_END}},
 };
 
 const char *call_sql(enum inbox_op op)
@@ -224,7 +224,7 @@ void call_name(enum inbox_op op, char name[CALL_NAME_SIZE])
 
 size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item)
 {
-    const struct inbox_letter *l = op == INBOX_BURY ? item->letter : NULL;
+    const struct inbox_letter *l = op == INBOX_DEAD_LETTER ? item->letter : NULL;
     bool stores = op == INBOX_CLAIM_STORE || op == INBOX_CLAIM_STORE_ASYNC;
 
     if (stores && item->stored)

@@ -38,7 +38,7 @@ static const char *const words[N_OUTBOX_WORDS] = {
     [OUTBOX_WORD_NONE] = "none",   [OUTBOX_WORD_WRITTEN] = "written", [OUTBOX_WORD_STALE] = "stale",
     [OUTBOX_WORD_LOST] = "lost",   [OUTBOX_WORD_TURNED] = "turned",   [OUTBOX_WORD_EMPTIED] = "emptied",
     [OUTBOX_WORD_WAITS] = "waits", [OUTBOX_WORD_RESTS] = "rests",     [OUTBOX_WORD_DONE] = "done",
-    [OUTBOX_WORD_MORE] = "more",   [OUTBOX_WORD_LOADING] = "loading", [OUTBOX_WORD_BURIED] = "buried",
+    [OUTBOX_WORD_MORE] = "more",   [OUTBOX_WORD_LOADING] = "loading", [OUTBOX_WORD_DEAD_LETTERED] = "buried",
     [OUTBOX_WORD_GONE] = "gone",
 };
 
@@ -412,8 +412,8 @@ static void column_add(struct buf *out, const struct inbox_outbox_letter *letter
         buf_deinit(&rooms[k]);
 }
 
-void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
-                           const struct inbox_outbox_letter *letters, size_t n, size_t bytes)
+void inbox_ask_outbox_dead_letters(struct inbox *i, int64_t lease, const char *vhost,
+                                   const struct inbox_outbox_letter *letters, size_t n, size_t bytes)
 {
     static const Oid types[] = {OID_INT8,       OID_TEXT,       OID_INT8_ARRAY,
                                 OID_TEXT_ARRAY, OID_TEXT_ARRAY, OID_TEXT_ARRAY};
@@ -422,21 +422,22 @@ void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
     const char *params[6] = {number(room, lease), vhost};
 
     assert(n <= INBOX_OUTBOX_LETTERS);
-    if (!pipeline_may_ask(i, QUESTION_OUTBOX_BURY))
+    if (!pipeline_may_ask(i, QUESTION_OUTBOX_DEAD_LETTER))
         return;
     for (int k = 0; k < 4; k++) {
         column_add(&columns[k], letters, n, k);
         params[2 + k] = buf_text(&columns[k]);
     }
-    pipeline_ask_big(i, QUESTION_OUTBOX_BURY, 6, types, params, bytes);
+    pipeline_ask_big(i, QUESTION_OUTBOX_DEAD_LETTER, 6, types, params, bytes);
     for (int k = 0; k < 4; k++)
         buf_deinit(&columns[k]);
 }
 
-int inbox_outbox_buried(struct inbox *i, struct inbox_outbox_buried *ret, size_t *ret_n, struct fault *f)
+int inbox_outbox_dead_lettered(struct inbox *i, struct inbox_outbox_dead_letter *ret, size_t *ret_n,
+                               struct fault *f)
 {
     PGresult *rows;
-    int got = question_read(&i->answers[QUESTION_OUTBOX_BURY], -1, 3, &rows, f);
+    int got = question_read(&i->answers[QUESTION_OUTBOX_DEAD_LETTER], -1, 3, &rows, f);
 
     if (got <= 0)
         return got;
@@ -447,7 +448,7 @@ int inbox_outbox_buried(struct inbox *i, struct inbox_outbox_buried *ret, size_t
         call_int4(rows, at, 0, &ord);
         if (ord < 1 || ord > INBOX_OUTBOX_LETTERS)
             continue;
-        ret[ord - 1] = (struct inbox_outbox_buried){.word = word_of(rows, at, 1)};
+        ret[ord - 1] = (struct inbox_outbox_dead_letter){.word = word_of(rows, at, 1)};
         call_int8(rows, at, 2, &ret[ord - 1].letter);
         *ret_n = (size_t)ord > *ret_n ? (size_t)ord : *ret_n;
     }

@@ -17,10 +17,10 @@
 #include <string.h>
 
 enum {
-    ANSWER_SPARE_MS = 5000,   /* added to statement_timeout, before the connection counts as lost */
-    SLOW_BYTES_PER_MS = 1024, /* the slowest link that counts as alive */
-    BURY_MAX_BYTES = 8 << 20, /* per call, or one letter */
-    BIG_BYTES = 1 << 20,      /* a larger letter gets a call of its own, and more time */
+    ANSWER_SPARE_MS = 5000,           /* added to statement_timeout, before the connection counts as lost */
+    SLOW_BYTES_PER_MS = 1024,         /* the slowest link that counts as alive */
+    DEAD_LETTERS_MAX_BYTES = 8 << 20, /* per call, or one letter */
+    BIG_BYTES = 1 << 20,              /* a larger letter gets a call of its own, and more time */
     BIG_MS = 10000,
     SWOLLEN_BYTES = 1 << 20,
 };
@@ -99,7 +99,7 @@ static void segment_push(struct inbox *i, struct segment s)
 /* Letters are rare and large, so their call is not prepared. */
 static bool is_to_prepare(const struct inbox *i, enum inbox_op op)
 {
-    return i->prepared != PREPARED_OFF && op != INBOX_BURY;
+    return i->prepared != PREPARED_OFF && op != INBOX_DEAD_LETTER;
 }
 
 /* The time limit of a call: one second more per MiB of bodies. */
@@ -143,8 +143,8 @@ void pipeline_send(struct inbox *i, struct batch *b)
     struct segment s = {.op = b->op};
 
     assert(b->state == BATCH_TO_SEND && !i->lost);
-    if (b->op == INBOX_BURY)
-        batch_range_limit(b, BURY_MAX_BYTES, BIG_BYTES);
+    if (b->op == INBOX_DEAD_LETTER)
+        batch_range_limit(b, DEAD_LETTERS_MAX_BYTES, BIG_BYTES);
     s.bytes = batch_range_bytes(b);
     s.timeout_ms = timeout_of(i, s.bytes);
     call_params(b->op, &i->scalars, &b->data, batch_range(b), &params);
@@ -155,7 +155,7 @@ void pipeline_send(struct inbox *i, struct batch *b)
     }
     b->state = BATCH_OUT;
     segment_push(i, s);
-    if (b->op == INBOX_BURY && batch_is_last_item(b))
+    if (b->op == INBOX_DEAD_LETTER && batch_is_last_item(b))
         batch_forget(b);
     flush(i);
 }

@@ -36,8 +36,8 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_OUTBOX_WRITE] = "SELECT onceward.sidecar_outbox_write($1, $2, $3)",
     [QUESTION_OUTBOX_TURN] = "SELECT onceward.sidecar_outbox_turn($1, $2, $3)",
     [QUESTION_OUTBOX_RESTORE] = "SELECT onceward.sidecar_outbox_restore($1, $2)",
-    [QUESTION_OUTBOX_BURY] = "SELECT ord, answer, letter_id "
-                             "FROM onceward.sidecar_outbox_bury($1, $2, $3, $4, $5, $6)",
+    [QUESTION_OUTBOX_DEAD_LETTER] = "SELECT ord, answer, letter_id "
+                                    "FROM onceward.sidecar_outbox_bury($1, $2, $3, $4, $5, $6)",
     [QUESTION_OUTBOX_PARKED] = "SELECT exchange FROM onceward.sidecar_outbox_parked()",
     [QUESTION_OUTBOX_PARKED_READ] =
         "SELECT batch, over, seq, exchange, routing_key, message_id, type, headers, properties, body, "

@@ -8,14 +8,14 @@ enum { N_ACTIONS_A_TURN = 1024 };
 
 static unsigned can_at_database(const struct sidecar *s, const struct sidecar_queue *sq)
 {
-    static const enum operation operations[] = {OP_CLAIM, OP_LOOK,   OP_RENEW,   OP_CHECK, OP_COMPLETE,
-                                                OP_FAIL,  OP_REVOKE, OP_RELEASE, OP_BURY};
+    static const enum operation operations[] = {OP_CLAIM, OP_LOOK,   OP_RENEW,   OP_CHECK,      OP_COMPLETE,
+                                                OP_FAIL,  OP_REVOKE, OP_RELEASE, OP_DEAD_LETTER};
     unsigned can = 0;
 
     for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++)
         if (batches_can(s, sq, operations[i]))
             can |= 1u << operations[i];
-    return letters_can(s, sq) ? can | CAN_BURY_LARGE : can;
+    return letters_can(s, sq) ? can | CAN_DEAD_LETTER_LARGE : can;
 }
 
 static unsigned can_at_broker(const struct sidecar_queue *sq)
@@ -50,7 +50,7 @@ static void abilities_change(const struct sidecar *s, const struct sidecar_queue
 {
     switch (a->kind) {
     case ACTION_DATABASE:
-        if (a->d->op == OP_BURY ||
+        if (a->d->op == OP_DEAD_LETTER ||
             !batches_can(s, sq, a->d->op)) /* a batch is full; large letters go one by one */
             can->database = can_at_database(s, sq);
         break;
@@ -214,7 +214,7 @@ static bool has_work(const struct sidecar *s, const struct sidecar_queue *sq)
 
     return sq->touched || s->now_ms >= sq->due_ms || h->wanted[OP_CLAIM].len || h->wanted[OP_FORWARD].len ||
            h->wanted[OP_COMPLETE].len || h->wanted[OP_FAIL].len || h->wanted[OP_RELEASE].len ||
-           h->wanted[OP_BURY].len || h->wanted[OP_CHECK].len || h->wanted[OP_LOOK].len ||
+           h->wanted[OP_DEAD_LETTER].len || h->wanted[OP_CHECK].len || h->wanted[OP_LOOK].len ||
            h->wanted[OP_RENEW].len || h->wanted[OP_PUBLISH].len || h->wanted[OP_REVOKE].len;
 }
 

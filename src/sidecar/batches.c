@@ -52,8 +52,8 @@ static enum inbox_op kind_of(const struct sidecar_queue *sq, enum operation op)
         return INBOX_FAIL;
     case OP_RELEASE:
         return INBOX_RELEASE;
-    case OP_BURY:
-        return INBOX_BURY;
+    case OP_DEAD_LETTER:
+        return INBOX_DEAD_LETTER;
     default:
         return INBOX_LOOK;
     }
@@ -72,7 +72,7 @@ bool batches_can(const struct sidecar *s, const struct sidecar_queue *sq, enum o
     if (!s->database.inbox || !inbox_is_free(s->database.inbox, kind) ||
         inbox_registration(s->database.inbox, sq->config->entry, NULL) != INBOX_REGISTERED)
         return false;
-    if (kind == INBOX_BURY)
+    if (kind == INBOX_DEAD_LETTER)
         return b->n < LETTERS_MAX && s->database.letters.bytes <= LETTERS_BYTES;
     if (stores(kind) && s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC].bytes > STORED_BYTES)
         return false;
@@ -164,7 +164,7 @@ static void outcome_fill(struct inbox_item *item, const struct delivery *d)
 void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d, bool new_token)
 {
     enum inbox_op kind = kind_of(sq, d->op);
-    bool large = kind == INBOX_BURY && queue_letter_is_large(d);
+    bool large = kind == INBOX_DEAD_LETTER && queue_letter_is_large(d);
     struct batch *b = large ? &s->letters.batch : &s->database.batches[kind];
     struct letters *letters = large ? &s->letters.large : &s->database.letters;
     struct inbox_item *item = &b->items[b->n];
@@ -187,7 +187,7 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
     memcpy(item->fingerprint, d->fingerprint, sizeof(item->fingerprint));
     if (stores(kind))
         item->stored = stored_fill(&s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC], b->n, d);
-    if (kind == INBOX_BURY) {
+    if (kind == INBOX_DEAD_LETTER) {
         letter_fill(letters, b->n, sq, d);
         if (letters->items[b->n].raw_id.data)
             item->message_id = (struct slice){0};
@@ -203,8 +203,8 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
 void batches_send(struct sidecar *s)
 {
     static const enum inbox_op order[N_INBOX_OPS] = {
-        INBOX_SETTLE,      INBOX_FAIL,  INBOX_RELEASE,           INBOX_BURY,       INBOX_LOOK, INBOX_RENEW,
-        INBOX_CLAIM_ASYNC, INBOX_CLAIM, INBOX_CLAIM_STORE_ASYNC, INBOX_CLAIM_STORE};
+        INBOX_SETTLE, INBOX_FAIL,        INBOX_RELEASE, INBOX_DEAD_LETTER,       INBOX_LOOK,
+        INBOX_RENEW,  INBOX_CLAIM_ASYNC, INBOX_CLAIM,   INBOX_CLAIM_STORE_ASYNC, INBOX_CLAIM_STORE};
     struct fault f = {0};
 
     for (size_t i = 0; i < N_INBOX_OPS && s->database.inbox; i++) {
@@ -212,7 +212,7 @@ void batches_send(struct sidecar *s)
 
         if (!b->n)
             continue;
-        if (order[i] == INBOX_BURY)
+        if (order[i] == INBOX_DEAD_LETTER)
             letters_finish(&s->database.letters, b->n);
         if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC || stores(order[i])) {
             const struct sidecar_queue *first = batches_queue(s, b->items[0].ref)->first;

@@ -33,8 +33,8 @@ void letters_step(struct sidecar *s)
         return;
     while ((got = side_next(s, &c->side, &row)) > 0)
         database_answered(s, &row);
-    if (got < 0 ||
-        (!c->wanted && inbox_is_free(c->side.inbox, INBOX_BURY) && s->now_ms - c->side.used_ms >= IDLE_MS))
+    if (got < 0 || (!c->wanted && inbox_is_free(c->side.inbox, INBOX_DEAD_LETTER) &&
+                    s->now_ms - c->side.used_ms >= IDLE_MS))
         forget(s);
     c->wanted = false; /* set again while a letter waits */
 }
@@ -43,7 +43,7 @@ bool letters_can(const struct sidecar *s, const struct sidecar_queue *sq)
 {
     const struct sidecar_letters *c = &s->letters;
 
-    return c->side.inbox && !c->batch.n && inbox_is_free(c->side.inbox, INBOX_BURY) &&
+    return c->side.inbox && !c->batch.n && inbox_is_free(c->side.inbox, INBOX_DEAD_LETTER) &&
            inbox_registration(c->side.inbox, sq->config->entry, NULL) == INBOX_REGISTERED;
 }
 
@@ -56,7 +56,8 @@ void letters_send(struct sidecar *s)
         return;
     if (c->batch.n) {
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_BEFORE);
-        inbox_submit(c->side.inbox, INBOX_BURY, c->batch.items, c->batch.n, &f); /* on a loss, a row answers
+        inbox_submit(c->side.inbox, INBOX_DEAD_LETTER, c->batch.items, c->batch.n,
+                     &f); /* on a loss, a row answers
                                                                                     the item */
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_SENT);
         c->batch.n = 0;

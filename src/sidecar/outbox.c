@@ -192,13 +192,13 @@ static void row_send(struct sidecar *s, struct outbox_row *row)
                                                                 .mandatory = row->mandatory}));
 }
 
-static void bury(struct sidecar *s)
+static void dead_letter_rows(struct sidecar *s)
 {
     struct inbox_outbox_letter letters[INBOX_OUTBOX_LETTERS];
     struct outbox *o = &s->outbox->core;
     size_t n = 0, bytes = 0;
 
-    list_each(&o->burying, k)
+    list_each(&o->dead_lettering, k)
     {
         const struct outbox_row *row = container_of(k, struct outbox_row, in_phase);
 
@@ -210,7 +210,7 @@ static void bury(struct sidecar *s)
             .error = row->detail,
         };
     }
-    inbox_ask_outbox_bury(s->database.inbox, o->lease.number, s->outbox->vhost, letters, n, bytes);
+    inbox_ask_outbox_dead_letters(s->database.inbox, o->lease.number, s->outbox->vhost, letters, n, bytes);
 }
 
 static void unpark(struct sidecar *s)
@@ -297,8 +297,8 @@ static void carry_out(struct sidecar *s, const struct outbox_action *a)
     case OUTBOX_SEND:
         row_send(s, a->row);
         break;
-    case OUTBOX_BURY:
-        bury(s);
+    case OUTBOX_DEAD_LETTERS:
+        dead_letter_rows(s);
         break;
     case OUTBOX_WRITE:
         inbox_ask_outbox_write(i, lease, a->batch->text, a->seq);

@@ -221,9 +221,9 @@ static void looked(struct sidecar *s)
                               : OUTBOX_DONE);
 }
 
-static struct outbox_row *burying(struct outbox *o, size_t at)
+static struct outbox_row *row_at(struct outbox *o, size_t at)
 {
-    list_each(&o->burying, k)
+    list_each(&o->dead_lettering, k)
     {
         if (!at--)
             return container_of(k, struct outbox_row, in_phase);
@@ -245,29 +245,29 @@ static void log_letter(const struct outbox_row *row, int64_t letter)
     log_end(&l);
 }
 
-static void buried(struct sidecar *s)
+static void dead_lettered(struct sidecar *s)
 {
-    struct inbox_outbox_buried answers[INBOX_OUTBOX_LETTERS] = {0};
+    struct inbox_outbox_dead_letter answers[INBOX_OUTBOX_LETTERS] = {0};
     struct outbox *o = &s->outbox->core;
     enum outbox_answer all = OUTBOX_DONE;
     struct fault f = {0};
     size_t n = 0;
-    int got = inbox_outbox_buried(s->database.inbox, answers, &n, &f);
+    int got = inbox_outbox_dead_lettered(s->database.inbox, answers, &n, &f);
 
     if (!got)
         return;
     if (got < 0)
         all = failed(s, &f);
     for (size_t i = 0; i < n; i++) {
-        const struct outbox_row *row = burying(o, i);
+        const struct outbox_row *row = row_at(o, i);
 
         if (answer_of(answers[i].word) == OUTBOX_LOST)
             all = OUTBOX_LOST;
-        if (row && !row->parking && o->letter == OUTBOX_ASKED && answers[i].word == OUTBOX_WORD_BURIED)
+        if (row && !row->parking && o->letter == OUTBOX_ASKED && answers[i].word == OUTBOX_WORD_DEAD_LETTERED)
             log_letter(row, answers[i].letter);
-        outbox_buried(o, s->now_ms, i, answer_of(answers[i].word));
+        outbox_dead_lettered(o, s->now_ms, i, answer_of(answers[i].word));
     }
-    outbox_bury_ends(o, s->now_ms, all);
+    outbox_dead_letters_end(o, s->now_ms, all);
     FAILPOINT_IF(all == OUTBOX_DONE, RELAY_BURIED);
 }
 
@@ -317,6 +317,6 @@ void outbox_answers_take(struct sidecar *s)
     parked_came(s);
     rows_came(s);
     words_came(s);
-    buried(s);
+    dead_lettered(s);
     gauge_came(s);
 }

@@ -103,7 +103,7 @@ static uint64_t what_it_says(const struct copy *m)
 
 static void bury_rowless(struct world *w, struct batch_item *item)
 {
-    item->reply = (struct inbox_reply){.answer = ROW_BURIED, .unproven_us = -1};
+    item->reply = (struct inbox_reply){.answer = ROW_DEAD_LETTERED, .unproven_us = -1};
     inbox_sim_letter(&w->database->letters, &item->ask, what_it_says(item->copy), &item->reply.inserted);
     if (!item->copy->letter_us)
         item->copy->letter_us = w->now_us;

@@ -400,7 +400,7 @@ void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
     if (!has_row(r))
         ret->answer = ROW_VANISHED;
     else if (may_bury(r, now_us, who, ask)) {
-        ret->answer = r->locked_by ? ROW_LOCKED : ask->holds ? ROW_ON_HOLD : ROW_BURIED;
+        ret->answer = r->locked_by ? ROW_LOCKED : ask->holds ? ROW_ON_HOLD : ROW_DEAD_LETTERED;
         if (r->locked_by)
             return;
         r->status = ask->holds ? INBOX_HELD : INBOX_DEAD;
@@ -417,7 +417,7 @@ void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
     else if (r->status == INBOX_COMPLETED)
         ret->answer = ROW_COMPLETED;
     else if (r->status == INBOX_DEAD)
-        ret->answer = has_token(r, ask->token) && r->n_letters ? ROW_BURIED : ROW_DEAD;
+        ret->answer = has_token(r, ask->token) && r->n_letters ? ROW_DEAD_LETTERED : ROW_DEAD;
     else if (ask->exhausted && ask->near_limit && r->status == INBOX_WAITING)
         ret->answer = ROW_LOCKED;
     else

@@ -545,7 +545,7 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
     const struct inbox_reply *reply = &item->reply;
 
     w->oracle->n_checks++;
-    if (reply->answer == ROW_DEAD || reply->answer == ROW_BURIED)
+    if (reply->answer == ROW_DEAD || reply->answer == ROW_DEAD_LETTERED)
         item->copy->is_dead = true;
     if (reply->answer == ROW_FAILED || reply->answer == ROW_RELEASED)
         put_off(w, item);

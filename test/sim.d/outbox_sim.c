@@ -316,13 +316,13 @@ static void bury_answer(struct sim *s, size_t r, struct reply *p)
     size_t at = 0;
 
     if (all == OUTBOX_DONE && k->o.letter == OUTBOX_ASKED) {
-        list_each(&k->o.burying, l)
+        list_each(&k->o.dead_lettering, l)
         {
             letter_write(s, container_of(l, struct outbox_row, in_phase));
-            outbox_buried(&k->o, s->now_ms, at++, OUTBOX_DONE);
+            outbox_dead_lettered(&k->o, s->now_ms, at++, OUTBOX_DONE);
         }
     }
-    outbox_bury_ends(&k->o, s->now_ms, all);
+    outbox_dead_letters_end(&k->o, s->now_ms, all);
 }
 
 static void parked_list(struct sim *s, size_t r)
@@ -396,15 +396,15 @@ static void answer_failed(struct sim *s, size_t r, struct reply *p)
     case OUTBOX_READ:
         outbox_read_ends(o, s->now_ms, OUTBOX_AGAIN);
         break;
-    case OUTBOX_BURY:
+    case OUTBOX_DEAD_LETTERS:
         if (p->lease == s->lease && s->holder == r && o->letter == OUTBOX_ASKED &&
             random_chance(&s->random, 5000)) {
-            list_each(&o->burying, l)
+            list_each(&o->dead_lettering, l)
             {
                 letter_write(s, container_of(l, struct outbox_row, in_phase));
             }
         }
-        outbox_bury_ends(o, s->now_ms, OUTBOX_AGAIN);
+        outbox_dead_letters_end(o, s->now_ms, OUTBOX_AGAIN);
         break;
     case OUTBOX_PARKED_LIST:
         outbox_parked_listed(o, s->now_ms, OUTBOX_AGAIN);
@@ -467,7 +467,7 @@ static void answer(struct sim *s, size_t r, struct reply *p)
     case OUTBOX_READ:
         rows_answer(s, r, p);
         break;
-    case OUTBOX_BURY:
+    case OUTBOX_DEAD_LETTERS:
         bury_answer(s, r, p);
         break;
     case OUTBOX_PARKED_LIST:

@@ -202,7 +202,7 @@ static void decided_charge(struct world *w, struct sidecar *s, const struct batc
 {
     const struct queue_rules *r = rules_of(w, item->queue);
     int attempt = item->truth->row.attempt, most = r->max_attempts;
-    bool dies = item->op == OP_BURY;
+    bool dies = item->op == OP_DEAD_LETTER;
     /* In `response` the next message of a key waits for one more window after a last attempt without an answer. */
     bool key_waits = r->ordered && !r->transaction && item->truth->key >= 0 &&
                      (p->kind != ANSWER_STATUS || p->status == 504);
@@ -391,7 +391,7 @@ void promises_decided(struct world *w, struct sidecar *s, const struct delivery 
     case OP_RELEASE:
         decided_release(w, s, d, item, p);
         break;
-    case OP_BURY:
+    case OP_DEAD_LETTER:
         decided_death(w, s, d, item, p);
         break;
     default:
@@ -460,7 +460,7 @@ void promises_heard(struct world *w, struct sidecar *s, const struct batch_item 
             t->due_ref = delivery_key(s, item->ref);
         }
         break;
-    case ROW_BURIED:
+    case ROW_DEAD_LETTERED:
         o->n_dead++;
         break;
     default:

@@ -32,7 +32,7 @@ static int batch_kind_of(const struct queue *q, enum operation op)
         return BATCH_FAIL;
     case OP_RELEASE:
         return BATCH_RELEASE;
-    case OP_BURY:
+    case OP_DEAD_LETTER:
         return BATCH_BURY;
     default:
         return -1;
@@ -52,7 +52,7 @@ static unsigned can(const struct sidecar *s, const struct sidecar_queue *q)
             int kind = batch_kind_of(&q->core, (enum operation)op);
 
             if (kind >= 0 && !s->out[kind] && (!s->filling[kind] || s->filling[kind]->n < BATCH_MAX))
-                bits |= 1u << op | (op == OP_BURY ? (unsigned)CAN_BURY_LARGE : 0);
+                bits |= 1u << op | (op == OP_DEAD_LETTER ? (unsigned)CAN_DEAD_LETTER_LARGE : 0);
         }
     return bits;
 }
@@ -85,7 +85,7 @@ static void fill_outcome(const struct queue *q, const struct delivery *d, struct
         ask->batch_cap = delivery_changes(d)->batch_cap;
         ask->give_back = d->op == OP_RELEASE || !delivery_failure(d)->charged;
         ask->only_expired = delivery_fails_expired(d);
-    } else if (d->op == OP_BURY) {
+    } else if (d->op == OP_DEAD_LETTER) {
         const struct outcome_dead_letter *dead = delivery_dead_letter(d);
 
         ask->exhausted = dead->row == LETTER_UNCLAIMED;
@@ -141,11 +141,12 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                               .copy = m,
                               .rowless = delivery_is_rowless(d),
                               .has_body = d->message != NULL,
-                              .reason = d->op == OP_BURY ? delivery_dead_letter(d)->reason : DEAD_NONE};
+                              .reason =
+                                  d->op == OP_DEAD_LETTER ? delivery_dead_letter(d)->reason : DEAD_NONE};
 
     fill_ask(&s->queues[queue].core, d, &item);
     TRACE(w, "sidecar %d: %s %s", s->index, operation_info(d->op)->name, m->truth->id);
-    if (d->op == OP_BURY && !d->message)
+    if (d->op == OP_DEAD_LETTER && !d->message)
         oracle_broken(w, "letter", "%s is buried without its body", m->truth->id);
     if (is_in(b, &item))
         oracle_broken(w, "action", "%s is twice in one batch", m->truth->id);

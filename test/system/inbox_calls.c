@@ -166,7 +166,7 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
     struct inbox_letter *l = &b->letters[b->n];
 
     i->crashes = i->unproven_step = -1;
-    if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_RENEW || op == INBOX_BURY) {
+    if (op == INBOX_CLAIM || op == INBOX_LOOK || op == INBOX_RENEW || op == INBOX_DEAD_LETTER) {
         bytes_make(i->fingerprint, number_read(f[3]));
         memcpy(i->fingerprint, i->fingerprint + 12, 4); /* a history entry has only these bytes */
     }
@@ -185,7 +185,7 @@ static void rest_read(struct batch *b, enum inbox_op op, char *f[MAX_FIELDS])
         i->only_expired = number_read(f[7]) != 0;
         i->give_back = number_read(f[8]) != 0;
     }
-    if (op == INBOX_BURY) {
+    if (op == INBOX_DEAD_LETTER) {
         *l = (struct inbox_letter){.reason = f[4],
                                    .exhausted = number_read(f[5]) != 0,
                                    .attempts = (int)number_read(f[6]),
@@ -213,8 +213,8 @@ static void letter_read(struct batch *b, char *f[MAX_FIELDS])
 static void item_read(struct batch *b, enum inbox_op op, bool rowless, char *text)
 {
     static const int n_fields[N_INBOX_OPS] = {
-        [INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_RENEW] = 4, [INBOX_SETTLE] = 3,
-        [INBOX_FAIL] = 9,  [INBOX_RELEASE] = 7, [INBOX_BURY] = 9};
+        [INBOX_CLAIM] = 6, [INBOX_LOOK] = 4,    [INBOX_RENEW] = 4,      [INBOX_SETTLE] = 3,
+        [INBOX_FAIL] = 9,  [INBOX_RELEASE] = 7, [INBOX_DEAD_LETTER] = 9};
     struct inbox_item *i = &b->items[b->n];
     char *f[MAX_FIELDS] = {0};
 
@@ -690,10 +690,10 @@ static bool batch_line(const char *name, char **rest)
         const char *name;
         enum inbox_op op;
         bool rowless;
-    } kinds[] = {{"claim", INBOX_CLAIM, false}, {"look", INBOX_LOOK, false},
-                 {"renew", INBOX_RENEW, false}, {"settle", INBOX_SETTLE, false},
-                 {"fail", INBOX_FAIL, false},   {"release", INBOX_RELEASE, false},
-                 {"bury", INBOX_BURY, false},   {"letter", INBOX_BURY, true}};
+    } kinds[] = {{"claim", INBOX_CLAIM, false},      {"look", INBOX_LOOK, false},
+                 {"renew", INBOX_RENEW, false},      {"settle", INBOX_SETTLE, false},
+                 {"fail", INBOX_FAIL, false},        {"release", INBOX_RELEASE, false},
+                 {"bury", INBOX_DEAD_LETTER, false}, {"letter", INBOX_DEAD_LETTER, true}};
 
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++)
         if (strcmp(name, kinds[k].name) == 0) {

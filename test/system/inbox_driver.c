@@ -205,8 +205,8 @@ static void test_letters(void **state)
     letters[4].rowless = letters[5].rowless = true;
     b->items[4].message_id = (struct slice){0};
     b->items[5].message_id = SLICE("\xFF\0raw");
-    bed_submit(b, INBOX_BURY);
-    count_is(bed_collect(b, 6), ROW_BURIED, 6);
+    bed_submit(b, INBOX_DEAD_LETTER);
+    count_is(bed_collect(b, 6), ROW_DEAD_LETTERED, 6);
     assert_true(
         inbox_is_swollen(b->inbox)); /* large letters go one by one, so not before the first is in flight */
     for (size_t k = 0; k < 6; k++) {
@@ -230,8 +230,8 @@ static void test_letters(void **state)
                         "text/\xEF\xBF\xBDplain");
 
     letters[4].looked_for = letters[5].looked_for = true;
-    bed_submit(b, INBOX_BURY);
-    count_is(bed_collect(b, 6), ROW_BURIED, 6);
+    bed_submit(b, INBOX_DEAD_LETTER);
+    count_is(bed_collect(b, 6), ROW_DEAD_LETTERED, 6);
     assert_string_equal(bed_text(b, "SELECT count(*) FROM onceward.dead_letter"), "6");
     free(body);
 }
@@ -680,13 +680,13 @@ static void test_stopped_server(void **state)
     }
     int64_t start_ms = clock_ms();
     b->items[0].letter = &letter;
-    bed_submit(b, INBOX_BURY);
+    bed_submit(b, INBOX_DEAD_LETTER);
     assert_true(inbox_wants_write(b->inbox));
     bed_submit(b, INBOX_LOOK);
     assert_true(clock_ms() - start_ms < 3000);
     kill(pid, SIGCONT);
     bed_collect(b, 2);
-    assert_int_equal(bed_row_of(b, 0, INBOX_BURY)->row.answer, ROW_BURIED);
+    assert_int_equal(bed_row_of(b, 0, INBOX_DEAD_LETTER)->row.answer, ROW_DEAD_LETTERED);
     assert_false(inbox_wants_write(b->inbox));
     free(body);
 

@@ -300,8 +300,8 @@ static void test_a_message_that_ended_its_holders_is_buried(void **state)
     const struct inbox_row *row = ask_again(b, INBOX_CLAIM, 0, "id-0000", true);
     assert_true(row->row.answer == ROW_EXHAUSTED && row->row.takeovers == 10 && row->row.attempt == 1);
     b->items[0].letter = &letter;
-    bed_submit(b, INBOX_BURY);
-    all_are(b, ROW_BURIED);
+    bed_submit(b, INBOX_DEAD_LETTER);
+    all_are(b, ROW_DEAD_LETTERED);
     assert_string_equal(
         bed_text(b, "SELECT encode(content_header, 'hex') || ' ' || attempts FROM onceward.dead_letter"),
         "003cff 11");
@@ -384,8 +384,8 @@ static void test_figures_of_each_queue(void **state)
         b->items[k].queue = k ? 2 : 0;
         b->items[k].letter = &letter;
     }
-    bed_submit(b, INBOX_BURY);
-    all_are(b, ROW_BURIED);
+    bed_submit(b, INBOX_DEAD_LETTER);
+    all_are(b, ROW_DEAD_LETTERED);
     inbox_ask_figures(b->inbox);
     inbox_ask_figures(b->inbox);
     for (int64_t end = clock_ms() + 5000; !inbox_figures(b->inbox, &figures);) {

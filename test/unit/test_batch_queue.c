@@ -92,8 +92,8 @@ static void at_database(struct world *w, struct delivery *d)
         if (w->due_step)
             w->due[n] = (w->due[n] / w->due_step + 1) * w->due_step;
         break;
-    case OP_BURY:
-        r.answer = ROW_BURIED;
+    case OP_DEAD_LETTER:
+        r.answer = ROW_DEAD_LETTERED;
         w->dead[n] = true;
         break;
     default:

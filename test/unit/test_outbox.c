@@ -44,7 +44,7 @@ static void begin(struct rig *r, char *const *exchanges, size_t n)
 
 static void buried_note(struct rig *r)
 {
-    list_each(&r->o.burying, k)
+    list_each(&r->o.dead_lettering, k)
     {
         const struct outbox_row *row = container_of(k, struct outbox_row, in_phase);
 
@@ -139,11 +139,11 @@ static void turn(struct rig *r)
             r->sent[r->n_sent++ % 4096] = *r->last ? atoi(r->last + 1) : 0;
             outbox_sent(&r->o, r->now_ms, a.row, ++r->tag);
             break;
-        case OUTBOX_BURY:
+        case OUTBOX_DEAD_LETTERS:
             buried_note(r);
-            for (size_t i = 0; i < r->o.burying.len; i++)
-                outbox_buried(&r->o, r->now_ms, i, OUTBOX_DONE);
-            outbox_bury_ends(&r->o, r->now_ms, OUTBOX_DONE);
+            for (size_t i = 0; i < r->o.dead_lettering.len; i++)
+                outbox_dead_lettered(&r->o, r->now_ms, i, OUTBOX_DONE);
+            outbox_dead_letters_end(&r->o, r->now_ms, OUTBOX_DONE);
             break;
         case OUTBOX_WRITE:
             r->n_written++;

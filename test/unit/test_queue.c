@@ -109,8 +109,8 @@ static void at_database(struct world *w, struct delivery *d)
         w->n_rows[n] = 4;
         w->due[n] = w->now + delivery_delay_ms(d);
         break;
-    case OP_BURY:
-        r.answer = ROW_BURIED;
+    case OP_DEAD_LETTER:
+        r.answer = ROW_DEAD_LETTERED;
         w->n_rows[n] = 3;
         w->n_letters++;
         w->n_dead[n] = (int)delivery_dead_letter(d)->reason + 1;
@@ -1444,7 +1444,7 @@ static struct delivery *next_burial(struct world *w)
     for (;;) {
         queue_time(&w->q, w->now);
         while (queue_next(&w->q, w->now, ALL, &a)) {
-            if (a.kind == ACTION_DATABASE && a.d->op == OP_BURY)
+            if (a.kind == ACTION_DATABASE && a.d->op == OP_DEAD_LETTER)
                 return a.d;
             carry_out(w, &a);
         }
@@ -1461,7 +1461,7 @@ static void test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_wri
     struct world *w = world(good);
 
     for (int redelivered = 0; redelivered < 2; redelivered++) {
-        struct row r = {.op = OP_BURY, .unproven_ms = -1, .sqlstate = "57014"};
+        struct row r = {.op = OP_DEAD_LETTER, .unproven_ms = -1, .sqlstate = "57014"};
 
         deliver_without_id(w, redelivered);
         struct delivery *d = next_burial(w);
@@ -1477,7 +1477,7 @@ static void test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_wri
             assert_ptr_equal(next_burial(w), d);
             assert_true(!queue_letter_is_new(d) && queue_letter_is_looked_for(d));
         }
-        r.answer = ROW_BURIED;
+        r.answer = ROW_DEAD_LETTERED;
         queue_row(&w->q, w->now, d->ref, &r);
         w->n_rows[0] = 3;
         run(w, w->now + 1000);
@@ -1585,7 +1585,7 @@ static void test_a_letter_without_a_row_keeps_its_reason(void **state)
                               .id = SLICE(""),
                               .no_id = DEAD_NO_MESSAGE_ID,
                               .no_id_text = "no id"};
-    struct row locked = {.op = OP_BURY, .unproven_ms = -1, .answer = ROW_LOCKED};
+    struct row locked = {.op = OP_DEAD_LETTER, .unproven_ms = -1, .answer = ROW_LOCKED};
     struct action a;
     int n_asked = 0;
 
@@ -1596,7 +1596,7 @@ static void test_a_letter_without_a_row_keeps_its_reason(void **state)
     for (int64_t until = w->now + 6000; w->now < until; w->now++) {
         queue_time(&w->q, w->now);
         while (queue_next(&w->q, w->now, ALL, &a)) {
-            if (a.kind != ACTION_DATABASE || a.d->op != OP_BURY) {
+            if (a.kind != ACTION_DATABASE || a.d->op != OP_DEAD_LETTER) {
                 carry_out(w, &a);
                 continue;
             }

@@ -54,12 +54,12 @@ static void at_database(struct world *w, struct delivery *d)
         r.answer = ROW_TOO_OFTEN;
         r.wait_ms = w->is_counted ? 5000 : 0;
     }
-    if (d->op == OP_BURY) {
+    if (d->op == OP_DEAD_LETTER) {
         w->n_buried++;
         w->dead = delivery_dead_letter(d)->reason;
         snprintf(w->text, sizeof(w->text), "%s", d->outcome.error);
         w->rowless = delivery_is_rowless(d);
-        r.answer = ROW_BURIED;
+        r.answer = ROW_DEAD_LETTERED;
     }
     queue_row(&w->q, w->now, d->ref, &r);
 }
@@ -731,7 +731,7 @@ static void test_letters_behind_many_large_ones_are_written(void **state)
     struct world *w = world(KIND_QUORUM);
 
     w->works = true;
-    w->cannot = CAN_BURY_LARGE;
+    w->cannot = CAN_DEAD_LETTER_LARGE;
     w->q.rules.max_message_bytes = 2 * LETTER_LARGE_BYTES;
     deliver_large_without_id(w, 200, LIMIT - 1, LETTER_LARGE_BYTES + 1);
     deliver_without_id(w, 5, LIMIT - 1);

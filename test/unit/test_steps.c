@@ -28,17 +28,28 @@ static void test_each_answer_has_its_step(void **state)
         int status;
         enum operation response, transaction;
     } cases[] = {
-        {ANSWER_STATUS, 200, OP_COMPLETE, OP_CHECK},     {ANSWER_STATUS, 204, OP_COMPLETE, OP_CHECK},
-        {ANSWER_STATUS, 202, OP_COMPLETE, OP_CHECK},     {ANSWER_STATUS, 299, OP_COMPLETE, OP_CHECK},
-        {ANSWER_STATUS, 300, OP_FAIL, OP_FAIL},          {ANSWER_STATUS, 404, OP_FAIL, OP_FAIL},
-        {ANSWER_STATUS, 500, OP_FAIL, OP_FAIL},          {ANSWER_STATUS, 501, OP_FAIL, OP_FAIL},
-        {ANSWER_STATUS, 505, OP_FAIL, OP_FAIL},          {ANSWER_STATUS, 600, OP_FAIL, OP_FAIL},
-        {ANSWER_STATUS, 408, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 409, OP_RELEASE, OP_RELEASE},
-        {ANSWER_STATUS, 423, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 425, OP_RELEASE, OP_RELEASE},
-        {ANSWER_STATUS, 429, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 503, OP_RELEASE, OP_RELEASE},
-        {ANSWER_STATUS, 400, OP_BURY, OP_BURY},          {ANSWER_STATUS, 422, OP_BURY, OP_BURY},
-        {ANSWER_STATUS, 199, OP_RELEASE, OP_RELEASE},    {ANSWER_STATUS, 502, OP_RELEASE, OP_RELEASE},
-        {ANSWER_STATUS, 504, OP_RELEASE, OP_RELEASE},    {ANSWER_DIED, 0, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 200, OP_COMPLETE, OP_CHECK},
+        {ANSWER_STATUS, 204, OP_COMPLETE, OP_CHECK},
+        {ANSWER_STATUS, 202, OP_COMPLETE, OP_CHECK},
+        {ANSWER_STATUS, 299, OP_COMPLETE, OP_CHECK},
+        {ANSWER_STATUS, 300, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 404, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 500, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 501, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 505, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 600, OP_FAIL, OP_FAIL},
+        {ANSWER_STATUS, 408, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 409, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 423, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 425, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 429, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 503, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 400, OP_DEAD_LETTER, OP_DEAD_LETTER},
+        {ANSWER_STATUS, 422, OP_DEAD_LETTER, OP_DEAD_LETTER},
+        {ANSWER_STATUS, 199, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 502, OP_RELEASE, OP_RELEASE},
+        {ANSWER_STATUS, 504, OP_RELEASE, OP_RELEASE},
+        {ANSWER_DIED, 0, OP_RELEASE, OP_RELEASE},
         {ANSWER_UNREACHABLE, 0, OP_RELEASE, OP_RELEASE},
     };
 
@@ -76,7 +87,7 @@ static void test_a_failure_waits_longer_each_time(void **state)
 
         bed_answer(b, d, 500);
         if (attempt == 8) {
-            bed_wants(d, OP_BURY);
+            bed_wants(d, OP_DEAD_LETTER);
             assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
             assert_int_equal(delivery_dead_letter(d)->row, LETTER_CLAIMED);
         } else {
@@ -179,15 +190,15 @@ static void test_a_permanent_answer_is_a_dead_letter(void **state)
     struct delivery *d = bed_sent(b, "m", 3);
 
     bed_answer(b, d, 400);
-    bed_wants(d, OP_BURY);
+    bed_wants(d, OP_DEAD_LETTER);
     assert_int_equal(delivery_dead_letter(d)->reason, DEAD_PERMANENT);
     assert_true(delivery_dead_letter(d)->charged);
     assert_int_equal(delivery_dead_letter(d)->row, LETTER_CLAIMED);
     assert_false(queue_letter_holds(&b->q, d));
     bed_rest(b); /* others may fail as well */
     bed_pass(b, 1000);
-    assert_ptr_equal(bed_asks(b, OP_BURY), d);
-    bed_row_of(b, d, (struct row){.answer = ROW_BURIED, .letter = 77, .unproven_ms = -1});
+    assert_ptr_equal(bed_asks(b, OP_DEAD_LETTER), d);
+    bed_row_of(b, d, (struct row){.answer = ROW_DEAD_LETTERED, .letter = 77, .unproven_ms = -1});
     bed_wants(d, OP_REJECT);
     bed_does(b, ACTION_REJECT);
     bed_rest(b);
@@ -456,12 +467,12 @@ static void test_each_answer_to_a_claim_has_its_step(void **state)
         {ROW_NOT_DUE, 300000, OP_CLAIM, WAIT_DUE, 300000},
         {ROW_NOT_DUE, 300001, OP_CLAIM, WAIT_DUE, 300000},
         {ROW_LOCKED, 0, OP_CLAIM, WAIT_LOCKED, 20},
-        {ROW_EXHAUSTED, 0, OP_BURY, WAIT_NONE, -1},
+        {ROW_EXHAUSTED, 0, OP_DEAD_LETTER, WAIT_NONE, -1},
         {ROW_DEAD, 0, OP_REJECT, WAIT_NONE, -1},
         {ROW_ON_HOLD, 0, OP_CLAIM, WAIT_ON_HOLD, 30000},
-        {ROW_MISMATCH, 0, OP_BURY, WAIT_NONE, -1},
+        {ROW_MISMATCH, 0, OP_DEAD_LETTER, WAIT_NONE, -1},
         {ROW_DUE, 0, OP_CLAIM, WAIT_NONE, -1},
-        {ROW_INVALID, 0, OP_BURY, WAIT_NONE, -1},
+        {ROW_INVALID, 0, OP_DEAD_LETTER, WAIT_NONE, -1},
         {ROW_VANISHED, 0, OP_CLAIM, WAIT_AGAIN, 20},
         {ROW_LOST, 0, OP_CLAIM, WAIT_AGAIN, 20},
         {ROW_UNKNOWN, 0, OP_CLAIM, WAIT_NONE, -1},
@@ -561,7 +572,7 @@ static void test_max_age_is_applied_to_a_claim(void **state)
 
         bed_asks(b, OP_CLAIM);
         bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .age_ms = cases[i].age_ms, .unproven_ms = -1});
-        bed_wants(d, cases[i].dies ? OP_BURY : OP_FORWARD);
+        bed_wants(d, cases[i].dies ? OP_DEAD_LETTER : OP_FORWARD);
         if (cases[i].dies) {
             assert_int_equal(delivery_dead_letter(d)->reason, DEAD_TOO_OLD);
             assert_string_equal(d->outcome.error, "older than max_age");
@@ -582,7 +593,7 @@ static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
                             .takeovers = 2,
                             .detail = SLICE("answered 500: \"x\""),
                             .unproven_ms = -1});
-    bed_wants(d, OP_BURY);
+    bed_wants(d, OP_DEAD_LETTER);
     assert_int_equal(delivery_dead_letter(d)->row, LETTER_UNCLAIMED);
     assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
     assert_int_equal(d->claim.attempt, 8);
@@ -601,10 +612,10 @@ static void test_each_answer_to_a_look_has_its_step(void **state)
         enum row_answer answer;
         enum operation op;
         enum wait_reason wait;
-    } cases[] = {{ROW_COMPLETED, OP_ACK, WAIT_NONE},  {ROW_HELD, OP_LOOK, WAIT_HELD},
-                 {ROW_MISMATCH, OP_BURY, WAIT_NONE},  {ROW_DUE, OP_CLAIM, WAIT_NONE},
-                 {ROW_NOT_DUE, OP_CLAIM, WAIT_NONE},  {ROW_DEAD, OP_CLAIM, WAIT_NONE},
-                 {ROW_VANISHED, OP_CLAIM, WAIT_NONE}, {ROW_CLAIMED, OP_CLAIM, WAIT_NONE}};
+    } cases[] = {{ROW_COMPLETED, OP_ACK, WAIT_NONE},        {ROW_HELD, OP_LOOK, WAIT_HELD},
+                 {ROW_MISMATCH, OP_DEAD_LETTER, WAIT_NONE}, {ROW_DUE, OP_CLAIM, WAIT_NONE},
+                 {ROW_NOT_DUE, OP_CLAIM, WAIT_NONE},        {ROW_DEAD, OP_CLAIM, WAIT_NONE},
+                 {ROW_VANISHED, OP_CLAIM, WAIT_NONE},       {ROW_CLAIMED, OP_CLAIM, WAIT_NONE}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct bed *b = bed_of(true);
@@ -705,10 +716,11 @@ static void test_each_answer_to_a_write_has_its_step(void **state)
     CHECK_ROWS(true, OP_RELEASE, {ROW_RELEASED, OP_CLAIM, WAIT_DUE, 250}, {ROW_COMPLETED, OP_ACK},
                {ROW_LOCKED, OP_RELEASE, WAIT_LOCKED, 20}, {ROW_INVALID, OP_RELEASE, WAIT_AGAIN, 1000},
                {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20}, {ROW_UNKNOWN, OP_RELEASE});
-    CHECK_ROWS(true, OP_BURY, {ROW_BURIED, OP_REJECT}, {ROW_DEAD, OP_REJECT}, {ROW_COMPLETED, OP_ACK},
-               {ROW_ON_HOLD, OP_CLAIM, WAIT_ON_HOLD, 30000}, {ROW_LOCKED, OP_BURY, WAIT_LOCKED, 20},
-               {ROW_INVALID, OP_BURY, WAIT_AGAIN, 300000}, {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20},
-               {ROW_UNKNOWN, OP_BURY});
+    CHECK_ROWS(true, OP_DEAD_LETTER, {ROW_DEAD_LETTERED, OP_REJECT}, {ROW_DEAD, OP_REJECT},
+               {ROW_COMPLETED, OP_ACK}, {ROW_ON_HOLD, OP_CLAIM, WAIT_ON_HOLD, 30000},
+               {ROW_LOCKED, OP_DEAD_LETTER, WAIT_LOCKED, 20},
+               {ROW_INVALID, OP_DEAD_LETTER, WAIT_AGAIN, 300000}, {ROW_LOST, OP_CLAIM, WAIT_AGAIN, 20},
+               {ROW_UNKNOWN, OP_DEAD_LETTER});
 }
 
 /* The wait for a lock doubles from 20 ms to 1 s. */
@@ -839,12 +851,12 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     queue_delivered(&b->q, b->now, &a);
     struct delivery *d = bed_newest(b);
 
-    bed_waits_between(b, d, OP_BURY, WAIT_CIRCLING, 200, 2000);
+    bed_waits_between(b, d, OP_DEAD_LETTER, WAIT_CIRCLING, 200, 2000);
     fail_others(b, 4);
     assert_true(b->q.share->brake.on);
     bed_pass(b, 2000);
     bed_next(b);
-    assert_int_equal(d->op, OP_BURY);
+    assert_int_equal(d->op, OP_DEAD_LETTER);
     assert_int_equal(d->wait, WAIT_BRAKE);
     bed_end(b);
 }
@@ -917,7 +929,7 @@ static void test_a_message_without_attempts_dies_when_only_its_key_waits(void **
     bed_waits(b, other, OP_CLAIM, WAIT_BRAKE, -1);
     try_again(b, d);
     has_no_attempts(b, d);
-    bed_wants(d, OP_BURY);
+    bed_wants(d, OP_DEAD_LETTER);
     assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
     bed_end(b);
 }

@@ -234,14 +234,14 @@ static inline enum outcome_kind outcome_kind_of(enum operation op)
         return OUTCOME_FAIL;
     case OP_RELEASE:
         return OUTCOME_RELEASE;
-    case OP_BURY:
+    case OP_DEAD_LETTER:
         return OUTCOME_DEAD_LETTER;
     default:
         return OUTCOME_NONE;
     }
 }
 
-/* The outcome of a delivery whose operation is FAIL or REVOKE, RELEASE, BURY. */
+/* The outcome of a delivery whose operation is FAIL or REVOKE, RELEASE, DEAD_LETTER. */
 static inline const struct outcome_fail *delivery_failure(const struct delivery *d)
 {
     assert(d->outcome.kind == OUTCOME_FAIL);

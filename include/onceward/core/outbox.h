@@ -142,7 +142,7 @@ struct outbox_row {
     uint64_t tag; /* of its channel; SENT */
     int n_closed; /* connections that the broker closed without another answer while only this row was in
                      flight */
-    bool returned, was_sent, buried, mandatory;
+    bool returned, was_sent, dead_lettered, mandatory;
     bool alone;   /* was in flight when another row was nacked: nothing else is sent beside it */
     bool parked;  /* read from the table of parked rows, hence not part of a batch */
     bool parking; /* a letter that will be parked instead */
@@ -203,10 +203,10 @@ enum outbox_action_kind {
     OUTBOX_GIVE_UP,  /* give up the lease */
     OUTBOX_RESTORE,  /* a dump was restored: prepare to send every row again */
     OUTBOX_LOOK,     /* look up whether any transaction has ended since `batch` was read */
-    OUTBOX_READ,  /* read at most `n` rows: of `batch` (NULL: from the written position) behind `seq` (-1: of
+    OUTBOX_READ, /* read at most `n` rows: of `batch` (NULL: from the written position) behind `seq` (-1: of
                      the next batch) */
-    OUTBOX_SEND,  /* send `row`; outbox_sent follows at once */
-    OUTBOX_BURY,  /* write dead letters for all rows in outbox.burying */
+    OUTBOX_SEND, /* send `row`; outbox_sent follows at once */
+    OUTBOX_DEAD_LETTERS, /* write dead letters for all rows in outbox.dead_lettering */
     OUTBOX_WRITE, /* write the position: in `batch` all rows up to `seq` (-1: all) are done, and all earlier
                      batches */
     OUTBOX_PARKED_LIST, /* list the exchanges that have parked rows */
@@ -244,9 +244,9 @@ enum outbox_answer { OUTBOX_DONE, OUTBOX_AGAIN, OUTBOX_LOST, OUTBOX_ANEW };
 
 struct outbox {
     struct outbox_rules rules;
-    struct list rows;                           /* all rows but the parked ones, in the order of reading */
-    struct list parked_rows;                    /* the parked rows in memory */
-    struct list wanted, sent, letters, burying; /* sent: in the order of their tags */
+    struct list rows;        /* all rows but the parked ones, in the order of reading */
+    struct list parked_rows; /* the parked rows in memory */
+    struct list wanted, sent, letters, dead_lettering; /* sent: in the order of their tags */
     struct list unparks, unparking;
     struct list batches;
     size_t n_bytes;
@@ -355,9 +355,9 @@ void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
 void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
-/* The answer for row `at` of outbox.burying; then the end. */
-void outbox_buried(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer);
-void outbox_bury_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
+/* The answer for row `at` of outbox.dead_lettering; then the end. */
+void outbox_dead_lettered(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer);
+void outbox_dead_letters_end(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
 /* The answer to OUTBOX_PARKED_LIST: each exchange, then the end. */
 void outbox_parked_exchange(struct outbox *o, int64_t now_ms, struct slice exchange);

@@ -447,8 +447,8 @@ struct action {
  * done, so it must be carried out. */
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
-/* A letter that takes long to write: it is sent on a connection of its own, if `can` includes CAN_BURY_LARGE. */
-enum { LETTER_LARGE_BYTES = 1 << 20, CAN_BURY_LARGE = 1 << N_OPERATIONS };
+/* A letter that takes long to write: it is sent on a connection of its own, if `can` includes CAN_DEAD_LETTER_LARGE. */
+enum { LETTER_LARGE_BYTES = 1 << 20, CAN_DEAD_LETTER_LARGE = 1 << N_OPERATIONS };
 
 static inline bool queue_letter_is_large(const struct delivery *d)
 {
@@ -461,7 +461,7 @@ bool queue_take_large_letter(struct queue *q);
 /* Is the row held until an operator decides, without a letter? */
 bool queue_letter_holds(const struct queue *q, const struct delivery *d);
 
-/* For a burial without a row, each delivery has a letter of its own, identified by claim.token, which the
+/* For a dead letter without a row, each delivery has a letter of its own, identified by claim.token, which the
  * shell creates when the letter `is_new`. Only the token identifies a message's letter: another message may
  * have the same content, and each is rejected. A letter that may have been written before is looked for by
  * its token. */

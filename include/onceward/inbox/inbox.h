@@ -35,7 +35,7 @@ enum inbox_op {
     INBOX_SETTLE,
     INBOX_FAIL,
     INBOX_RELEASE,
-    INBOX_BURY,
+    INBOX_DEAD_LETTER,
     N_INBOX_OPS
 };
 
@@ -147,7 +147,7 @@ struct inbox_message {
 struct inbox_item {
     uint64_t ref;            /* returned with the row. Storing claims: in the order of arrival */
     size_t queue;            /* index */
-    struct slice message_id; /* empty: none (only for bury of a rowless letter) */
+    struct slice message_id; /* empty: none (only for a rowless dead letter) */
     uint8_t token[16];
     uint8_t fingerprint[16];
     struct slice message_type; /* claim, renew; data NULL: none */
@@ -156,7 +156,7 @@ struct inbox_item {
                    row is completed */
     int http_status;     /* settle, fail; 0: none */
     struct slice result; /* settle; data NULL: none. A result that is not text is not stored */
-    struct slice error;  /* fail, release, bury; cut at 1 KiB and made valid text */
+    struct slice error;  /* fail, release, dead letter; cut at 1 KiB and made valid text */
     int64_t delay_ms;    /* fail, release: until the next attempt */
     int crashes;         /* fail, release: the row's new count of crashes; -1: unchanged */
     int unproven_step;   /* fail, release: 0 and more: written, with the present time as unproven_at; -1:
@@ -164,7 +164,7 @@ struct inbox_item {
     int batch_cap;       /* fail, release: largest size of the next request with this message; 0: unchanged */
     bool only_expired;   /* fail: revoke at the end of the window, unless it was extended */
     bool give_back;      /* fail: end the token without charging the attempt; answered as released */
-    const struct inbox_letter *letter;  /* bury */
+    const struct inbox_letter *letter;  /* dead letter */
     const struct inbox_message *stored; /* storing claims; NULL: store nothing */
 };
 
@@ -190,7 +190,7 @@ bool inbox_is_free(const struct inbox *i, enum inbox_op op);
 
 /* Submits a batch. Items need not be sorted; the pairs of queue and message id must be unique (except rowless
  * letters). Everything is copied or encoded before it returns. n: 1 to 1,024; the adapter itself splits a
- * BURY batch by bytes. -1: the connection is lost (f); even then inbox_next answers the items, with
+ * DEAD_LETTER batch by bytes. -1: the connection is lost (f); even then inbox_next answers the items, with
  * ROW_UNKNOWN. */
 int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n,
                  struct fault *f);

@@ -32,7 +32,7 @@ enum outbox_word {
     OUTBOX_WORD_DONE,
     OUTBOX_WORD_MORE,
     OUTBOX_WORD_LOADING,
-    OUTBOX_WORD_BURIED,
+    OUTBOX_WORD_DEAD_LETTERED,
     OUTBOX_WORD_GONE,
     N_OUTBOX_WORDS /* unknown, from a newer schema */
 };
@@ -108,17 +108,18 @@ struct inbox_outbox_letter {
     struct slice message_id;
     const char *reason, *error;
 };
-struct inbox_outbox_buried {
-    enum outbox_word word; /* buried, gone, busy, lost */
+struct inbox_outbox_dead_letter {
+    enum outbox_word word; /* dead-lettered, gone, busy, lost */
     int64_t letter;
 };
 enum { INBOX_OUTBOX_LETTERS = 64 };
 /* bytes: total size of the bodies, which the database copies. */
-void inbox_ask_outbox_bury(struct inbox *i, int64_t lease, const char *vhost,
-                           const struct inbox_outbox_letter *letters, size_t n, size_t bytes);
+void inbox_ask_outbox_dead_letters(struct inbox *i, int64_t lease, const char *vhost,
+                                   const struct inbox_outbox_letter *letters, size_t n, size_t bytes);
 
 /* ret has room for INBOX_OUTBOX_LETTERS entries, in the order of the request. */
-int inbox_outbox_buried(struct inbox *i, struct inbox_outbox_buried *ret, size_t *ret_n, struct fault *f);
+int inbox_outbox_dead_lettered(struct inbox *i, struct inbox_outbox_dead_letter *ret, size_t *ret_n,
+                               struct fault *f);
 
 struct inbox_outbox_gauge {
     int64_t waiting, lag_ms, letters, bytes;
