@@ -42,7 +42,7 @@ int application_taken(const struct application *a)
 /* Is the application kept free for a message, or running only that one? */
 static bool is_kept(const struct application *a, int64_t now_ms)
 {
-    return a->place.holder && !(a->place.taken && now_ms >= a->place.until_ms);
+    return a->place.owner && !(a->place.taken && now_ms >= a->place.until_ms);
 }
 
 int application_room(const struct application *a, int64_t now_ms)
@@ -260,7 +260,7 @@ static void place_account(struct application *a, int64_t now_ms)
     int64_t passed = now_ms - a->place.credit_at_ms;
 
     a->place.credit_at_ms = now_ms;
-    a->place.credit_ms += a->place.holder ? -passed : passed / PLACE_SHARE;
+    a->place.credit_ms += a->place.owner ? -passed : passed / PLACE_SHARE;
     if (a->place.credit_ms > PLACE_CREDIT_MS)
         a->place.credit_ms = PLACE_CREDIT_MS;
     if (a->place.credit_ms < -a->rules.window_ms)
@@ -270,7 +270,7 @@ static void place_account(struct application *a, int64_t now_ms)
 /* Keeps remainders below PLACE_SHARE: the account is settled only after enough time. */
 static void place_settle(struct application *a, int64_t now_ms)
 {
-    if (a->place.holder || now_ms - a->place.credit_at_ms >= PLACE_SHARE)
+    if (a->place.owner || now_ms - a->place.credit_at_ms >= PLACE_SHARE)
         place_account(a, now_ms);
 }
 
@@ -285,65 +285,65 @@ int64_t application_others_first_ms(const struct application *a)
     return a->n_crashes ? a->back_ms + OTHERS_FIRST_MS : 0;
 }
 
-enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient)
+enum place application_take_place(struct application *a, int64_t now_ms, uint64_t owner, bool patient)
 {
     bool quiet = !n_busy(a) && !a->n_abandoned && !a->n_accepted;
 
-    assert(holder);
+    assert(owner);
     place_settle(a, now_ms);
-    if (a->place.holder && a->place.holder != holder)
+    if (a->place.owner && a->place.owner != owner)
         return is_kept(a, now_ms) ? PLACE_WAIT : PLACE_BESIDE;
     /* No request could be sent now, so no slots are kept free. */
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || awaits_news(a)) {
-        application_leave_place(a, now_ms, holder);
+        application_leave_place(a, now_ms, owner);
         return PLACE_WAIT;
     }
-    if (!a->place.holder) {
+    if (!a->place.owner) {
         if (!quiet && a->place.credit_ms <= 0 && !(patient && now_ms >= a->place.rested_ms))
             return PLACE_BESIDE;
-        a->place.holder = holder;
+        a->place.owner = owner;
         a->place.taken = false;
         a->place.since_ms = now_ms;
     }
     if (!quiet && now_ms - a->place.since_ms < a->rules.window_ms)
         return PLACE_WAIT;
     if (!quiet) { /* a job longer than any window is in flight, so no message can be alone */
-        application_leave_place(a, now_ms, holder);
+        application_leave_place(a, now_ms, owner);
         return PLACE_BESIDE;
     }
-    assert(a->place.holder == holder);
+    assert(a->place.owner == owner);
     a->place.taken = true;
     a->place.until_ms = INT64_MAX;
     return PLACE_TAKEN;
 }
 
-bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder)
+bool application_find_place(struct application *a, int64_t now_ms, uint64_t owner)
 {
-    if ((a->place.holder && a->place.holder != holder) || n_busy(a) > 1 || a->n_abandoned || a->n_accepted ||
+    if ((a->place.owner && a->place.owner != owner) || n_busy(a) > 1 || a->n_abandoned || a->n_accepted ||
         awaits_news(a))
         return false;
-    assert(holder);
+    assert(owner);
     place_settle(a, now_ms);
-    a->place.holder = holder;
+    a->place.owner = owner;
     a->place.taken = true;
     a->place.since_ms = now_ms;
     a->place.until_ms = INT64_MAX;
     return true;
 }
 
-void application_share_place(struct application *a, uint64_t holder, int64_t at_ms)
+void application_share_place(struct application *a, uint64_t owner, int64_t at_ms)
 {
-    if (a->place.holder == holder && a->place.taken)
+    if (a->place.owner == owner && a->place.taken)
         a->place.until_ms = at_ms;
 }
 
-void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder)
+void application_leave_place(struct application *a, int64_t now_ms, uint64_t owner)
 {
-    if (a->place.holder != holder)
+    if (a->place.owner != owner)
         return;
     place_settle(a, now_ms);
     a->place.rested_ms = now_ms + (now_ms - a->place.since_ms);
-    a->place.holder = 0;
+    a->place.owner = 0;
     a->place.taken = false;
 }
 
@@ -353,10 +353,10 @@ int64_t application_deadline(const struct application *a, int64_t now_ms)
 
     if (limit < at)
         at = limit;
-    if (a->place.holder && !a->place.taken && a->place.since_ms + a->rules.window_ms > now_ms &&
+    if (a->place.owner && !a->place.taken && a->place.since_ms + a->rules.window_ms > now_ms &&
         a->place.since_ms + a->rules.window_ms < at)
         at = a->place.since_ms + a->rules.window_ms;
-    if (a->place.holder && a->place.taken && a->place.until_ms > now_ms && a->place.until_ms < at)
+    if (a->place.owner && a->place.taken && a->place.until_ms > now_ms && a->place.until_ms < at)
         at = a->place.until_ms;
     return at;
 }

@@ -7,25 +7,25 @@
 #include <assert.h>
 
 /* The queue's number in the upper bits; below it that of the group, with a mark, or of the delivery: never 0. */
-static uint64_t quarantine_group_holder(const struct queue *q)
+static uint64_t quarantine_group_owner(const struct queue *q)
 {
     return q->number << 40 | 1ull << 39 | (q->quarantine.number & 0x7fffffffff);
 }
 
-uint64_t quarantine_holder(const struct queue *q, const struct delivery *d)
+uint64_t quarantine_owner(const struct queue *q, const struct delivery *d)
 {
-    assert(q->number && d->ref); /* 0 is no holder */
-    return quarantine_has(q, d) ? quarantine_group_holder(q) : q->number << 40 | (d->ref & 0x7fffffffff);
+    assert(q->number && d->ref); /* 0 is no owner */
+    return quarantine_has(q, d) ? quarantine_group_owner(q) : q->number << 40 | (d->ref & 0x7fffffffff);
 }
 
-uint64_t queue_number_of(uint64_t holder)
+uint64_t queue_number_of(uint64_t owner)
 {
-    return holder >> 40;
+    return owner >> 40;
 }
 
 static bool quarantine_keeps_place(const struct queue *q)
 {
-    return q->quarantine.n && q->application->place.holder == quarantine_group_holder(q);
+    return q->quarantine.n && q->application->place.owner == quarantine_group_owner(q);
 }
 
 static bool goes_in_group(const struct queue *q, const struct delivery *d)
@@ -45,7 +45,7 @@ static void quarantine_add(struct queue *q, struct delivery *d)
 void quarantine_open(struct queue *q, struct delivery *d)
 {
     /* With the place in its own name it goes alone: from a group it would never leave that place. */
-    bool has_place = q->application->place.holder == quarantine_holder(q, d);
+    bool has_place = q->application->place.owner == quarantine_owner(q, d);
 
     if (has_place || quarantine_has(q, d) || quarantine_keeps_place(q) || !goes_in_group(q, d))
         return;
@@ -97,7 +97,7 @@ bool quarantine_find(struct queue *q, int64_t now_ms, struct delivery *d)
     if (quarantine_join(q, d))
         return true;
     quarantine_open(q, d);
-    if (application_find_place(q->application, now_ms, quarantine_holder(q, d)))
+    if (application_find_place(q->application, now_ms, quarantine_owner(q, d)))
         return true;
     quarantine_leave(q, now_ms, d);
     return false;
@@ -123,7 +123,7 @@ void quarantine_sent(struct queue *q, const struct delivery *first)
 
 void quarantine_leave(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    uint64_t holder = quarantine_holder(q, d);
+    uint64_t owner = quarantine_owner(q, d);
 
     if (quarantine_has(q, d)) {
         assert(q->quarantine.n > 0);
@@ -133,5 +133,5 @@ void quarantine_leave(struct queue *q, int64_t now_ms, struct delivery *d)
         }
     }
     d->claim.group = 0;
-    application_leave_place(q->application, now_ms, holder);
+    application_leave_place(q->application, now_ms, owner);
 }

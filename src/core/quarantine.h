@@ -20,8 +20,8 @@ static inline bool quarantine_has(const struct queue *q, const struct delivery *
     return d->claim.group && d->claim.group == q->quarantine.number;
 }
 
-/* The holder of d, or of its group, for application_take_place. */
-uint64_t quarantine_holder(const struct queue *q, const struct delivery *d);
+/* The owner of the quarantine that d has, or of its group, for application_take_place. */
+uint64_t quarantine_owner(const struct queue *q, const struct delivery *d);
 
 /* d asks for the place: as the first of a new group, if it goes in one and none has the place. */
 void quarantine_open(struct queue *q, struct delivery *d);

@@ -57,7 +57,7 @@ void queue_database_lost(struct queue *q, int64_t now_ms)
     while ((k = list_first(&q->held.wanted[OP_FORWARD])))
         life_go(q, now_ms, container_of(k, struct delivery, in_list), FACT_LOST, step_want(OP_CLAIM));
     assert(!q->held.wanted[OP_FORWARD].len);
-    q->asks.holder = 0;
+    q->asks.lock_holder = 0;
 }
 
 void queue_database_linked(struct queue *q, int64_t now_ms)
@@ -168,8 +168,8 @@ enum queue_state queue_state(const struct queue *q)
         return QUEUE_STANDBY;
     if (w->n_remedies && w->depth)
         return w->standby ? QUEUE_STANDBY : QUEUE_STUCK;
-    if (q->application->place.holder)
-        return queue_number_of(q->application->place.holder) == q->number ? QUEUE_SUSPECTS
-                                                                          : QUEUE_WAITING_FOR_SUSPECT;
+    if (q->application->place.owner)
+        return queue_number_of(q->application->place.owner) == q->number ? QUEUE_SUSPECTS
+                                                                         : QUEUE_WAITING_FOR_SUSPECT;
     return q->consumer.state == CONSUMER_NONE ? QUEUE_WAITING : QUEUE_CONSUMING;
 }

@@ -231,17 +231,17 @@ static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struc
 
 /* The message that waits for quarantine, if it belongs to this queue; no other may go meanwhile. The circuit
  * breaker may hold it back. */
-static struct delivery *place_holder(struct queue *q)
+static struct delivery *place_owner(struct queue *q)
 {
-    uint64_t holder = q->application->place.holder;
+    uint64_t owner = q->application->place.owner;
     const struct list *lists[] = {&q->held.wanted[OP_CLAIM], &q->held.waiting[WAIT_BRAKE]};
 
-    if (!holder || queue_number_of(holder) != q->number)
+    if (!owner || queue_number_of(owner) != q->number)
         return NULL;
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         list_each(lists[i], k)
         {
-            if (quarantine_holder(q, action_at(k)) == holder && action_at(k)->op == OP_CLAIM)
+            if (quarantine_owner(q, action_at(k)) == owner && action_at(k)->op == OP_CLAIM)
                 return action_at(k);
         }
     }
@@ -251,7 +251,7 @@ static struct delivery *place_holder(struct queue *q)
 /* Frees the quarantine of a message that may not be sent now. */
 static void give_up_place(struct queue *q, int64_t now_ms)
 {
-    struct delivery *d = place_holder(q);
+    struct delivery *d = place_owner(q);
 
     if (d)
         quarantine_leave(q, now_ms, d);
@@ -260,7 +260,7 @@ static void give_up_place(struct queue *q, int64_t now_ms)
 /* The next candidate: the first waiting message; if one at a time is tried, the one with the oldest last try. */
 static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
 {
-    struct delivery *best = place_holder(q);
+    struct delivery *best = place_owner(q);
 
     if (best)
         return best;
@@ -348,7 +348,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
             }
             quarantine_open(q, d);
             place =
-                application_take_place(q->application, now_ms, quarantine_holder(q, d), goes_only_alone(d));
+                application_take_place(q->application, now_ms, quarantine_owner(q, d), goes_only_alone(d));
             if (place == PLACE_WAIT)
                 return false;
             if (place == PLACE_BESIDE)
@@ -398,11 +398,11 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
 
     if (a->gone || a->probe.failing || !limiter_room(&a->limiter, now_ms) || !room)
         return false;
-    if (a->place.holder == quarantine_holder(q, d))
+    if (a->place.owner == quarantine_owner(q, d))
         return a->place.taken && quarantine_is_claimed(q, d);
     /* A message that was claimed before another one asked for quarantine is among those that quarantine waits
      * for. */
-    if (a->place.holder && a->place.taken && now_ms < a->place.until_ms)
+    if (a->place.owner && a->place.taken && now_ms < a->place.until_ms)
         return false;
     if (!taken)
         return true;
@@ -429,7 +429,7 @@ static void share_place(struct queue *q, int64_t now_ms, const struct request *r
     for (int i = 1; i < n_crashes && patience < q->rules.max_window_ms; i++)
         patience *= 2;
     /* A request that only hangs has been revoked by then. */
-    application_share_place(q->application, quarantine_holder(q, request_first(r)),
+    application_share_place(q->application, quarantine_owner(q, request_first(r)),
                             now_ms + patience + REVOKED_MS);
 }
 

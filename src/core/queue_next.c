@@ -475,9 +475,9 @@ static bool next_question(struct queue *q, unsigned can, struct action *ret)
         q->asks.reopen = NULL;
         return true;
     }
-    if (q->asks.holder && q->database->linked) {
-        *ret = (struct action){.kind = ACTION_ASK_HOLDER, .ref = q->asks.holder};
-        q->asks.holder = 0;
+    if (q->asks.lock_holder && q->database->linked) {
+        *ret = (struct action){.kind = ACTION_ASK_LOCK_HOLDER, .ref = q->asks.lock_holder};
+        q->asks.lock_holder = 0;
         return true;
     }
     return false;

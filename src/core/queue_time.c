@@ -176,9 +176,9 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
 /* --- questions --- */
 
 /* For a row that stays locked longer than the window, the lock's owner is logged once per interval. */
-static void ask_holder(struct queue *q, int64_t now_ms)
+static void ask_lock_holder(struct queue *q, int64_t now_ms)
 {
-    if (q->asks.holder || now_ms - q->asks.holder_ms < q->rules.stats_interval_ms)
+    if (q->asks.lock_holder || now_ms - q->asks.lock_holder_ms < q->rules.stats_interval_ms)
         return;
     list_each(&q->held.waiting[WAIT_LOCKED], k)
     {
@@ -186,8 +186,8 @@ static void ask_holder(struct queue *q, int64_t now_ms)
 
         if (!d->locked_since_ms || now_ms - d->locked_since_ms <= q->rules.token_window_ms)
             continue;
-        q->asks.holder = d->ref;
-        q->asks.holder_ms = now_ms;
+        q->asks.lock_holder = d->ref;
+        q->asks.lock_holder_ms = now_ms;
         return;
     }
 }
@@ -229,7 +229,7 @@ static void work_each_second(struct queue *q, int64_t now_ms)
         handover_step(q, now_ms);
         order_watch(q, now_ms);
     }
-    ask_holder(q, now_ms);
+    ask_lock_holder(q, now_ms);
 }
 
 /* The database works again: refused statements are repeated at once. */

@@ -267,27 +267,27 @@ int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct
 
 /* --- the holder of a row's lock --- */
 
-void inbox_ask_holder(struct inbox *i, size_t queue, struct slice message_id)
+void inbox_ask_lock_holder(struct inbox *i, size_t queue, struct slice message_id)
 {
     static const Oid types[] = {OID_TEXT, OID_TEXT};
     const char *params[2] = {i->queues.list[queue].consumer};
 
-    if (!pipeline_may_ask(i, QUESTION_HOLDER))
+    if (!pipeline_may_ask(i, QUESTION_LOCK_HOLDER))
         return;
     char *id = mem_copy(message_id.data, message_id.len);
     params[1] = id;
-    pipeline_ask(i, QUESTION_HOLDER, 2, types, params);
+    pipeline_ask(i, QUESTION_LOCK_HOLDER, 2, types, params);
     free(id);
 }
 
-bool inbox_holder(struct inbox *i, struct inbox_holder *ret)
+bool inbox_lock_holder(struct inbox *i, struct inbox_lock_holder *ret)
 {
     PGresult *rows;
     struct fault f;
 
-    if (answer_read(i, QUESTION_HOLDER, 1, 5, &rows, &f) <= 0)
+    if (answer_read(i, QUESTION_LOCK_HOLDER, 1, 5, &rows, &f) <= 0)
         return false;
-    *ret = (struct inbox_holder){0};
+    *ret = (struct inbox_lock_holder){0};
     call_int8(rows, 0, 0, &ret->pid);
     call_int8(rows, 0, 1, &ret->age_ms);
     snprintf(ret->application, sizeof(ret->application), "%s", PQgetvalue(rows, 0, 2));

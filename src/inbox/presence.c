@@ -23,14 +23,14 @@ enum { KIND, ORD, NAME, NUMBER, COUNTER, YES, TEXT, PRIORITY, ACTIVE, N_FIELDS }
 
 void presence_deinit(struct presence *p)
 {
-    mem_clear(&p->holders);
+    mem_clear(&p->owners);
     mem_clear(&p->controls);
     mem_clear(&p->texts);
     mem_clear(&p->n_others);
     mem_clear(&p->give_up);
     mem_clear(&p->peers);
     mem_clear(&p->stops);
-    p->n_holders = p->n_controls = p->n_peers = p->n_stops = 0;
+    p->n_owners = p->n_controls = p->n_peers = p->n_stops = 0;
     p->n_counted = 0;
 }
 
@@ -38,13 +38,13 @@ void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown)
 {
     static const Oid types[] = {25, 20, 20, 25, 25, 114, 1009, 1009, 16, 16};
     const char *params[10] = {i->scalars.value[SCALAR_INSTANCE], i->scalars.value[SCALAR_NUMBER]};
-    struct buf states = {0}, names = {0}, holders = {0};
+    struct buf states = {0}, names = {0}, owners = {0};
     char counter[24];
 
     if (!pipeline_may_ask(i, QUESTION_PRESENCE))
         return;
     queues_consumers(&i->queues, &names);
-    text_array_add(&holders, shown->holders, shown->n_holders);
+    text_array_add(&owners, shown->owners, shown->n_owners);
     buf_add_slice(&states, shown->queues_json);
     snprintf(counter, sizeof(counter), "%" PRId64, i->presence.counter);
     params[2] = i->presence.counter ? counter : NULL;
@@ -52,12 +52,12 @@ void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown)
     params[4] = shown->host;
     params[5] = buf_text(&states);
     params[6] = buf_text(&names);
-    params[7] = buf_text(&holders);
+    params[7] = buf_text(&owners);
     params[8] = shown->count ? "t" : "f";
     params[9] = queues_are_ordered(&i->queues) ? "t" : "f";
     i->presence.asked_count = shown->count;
     pipeline_ask(i, QUESTION_PRESENCE, 10, types, params);
-    buf_deinit(&holders);
+    buf_deinit(&owners);
     buf_deinit(&states);
     buf_deinit(&names);
 }
@@ -84,9 +84,9 @@ static struct slice text_keep(struct reading *r, int at, int field)
     return s;
 }
 
-static void holder_read(struct reading *r, int at, struct inbox_holder_seen *ret)
+static void owner_read(struct reading *r, int at, struct inbox_owner_seen *ret)
 {
-    *ret = (struct inbox_holder_seen){.instance = text_keep(r, at, NAME).data};
+    *ret = (struct inbox_owner_seen){.instance = text_keep(r, at, NAME).data};
     call_int8(r->rows, at, COUNTER, &ret->counter);
 }
 
@@ -183,10 +183,10 @@ static void command_read(struct reading *r, int at, struct presence *p)
 
 static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_queues)
 {
-    size_t n_holders = 0, n_controls = 0, n_give_up = 0, n_peers = 0, n_stops = 0, n_bytes = 0;
+    size_t n_owners = 0, n_controls = 0, n_give_up = 0, n_peers = 0, n_stops = 0, n_bytes = 0;
 
     for (int at = 0; at < PQntuples(rows); at++) {
-        n_holders += is_kind(rows, at, "holder");
+        n_owners += is_kind(rows, at, "holder");
         n_controls += is_kind(rows, at, "control");
         n_peers += is_kind(rows, at, "peer");
         n_stops += is_kind(rows, at, "stop");
@@ -194,7 +194,7 @@ static void presence_reserve(struct presence *p, const PGresult *rows, size_t n_
         for (int field = 0; field < N_FIELDS; field++)
             n_bytes += (size_t)PQgetlength(rows, at, field) + 1;
     }
-    p->holders = mem_zalloc(n_holders + 1, sizeof(*p->holders));
+    p->owners = mem_zalloc(n_owners + 1, sizeof(*p->owners));
     p->n_others = mem_zalloc(n_queues + 1, sizeof(*p->n_others));
     p->controls = mem_zalloc(n_controls + 1, sizeof(*p->controls));
     p->give_up = mem_zalloc(n_give_up + 1, sizeof(*p->give_up));
@@ -217,7 +217,7 @@ static void presence_fill(struct presence *p, const PGresult *rows, size_t n_que
         } else if (is_kind(rows, at, "others")) {
             others_read(&r, at, p);
         } else if (is_kind(rows, at, "holder")) {
-            holder_read(&r, at, &p->holders[p->n_holders++]);
+            owner_read(&r, at, &p->owners[p->n_owners++]);
         } else if (is_kind(rows, at, "peer") && queue_of(&r, at) >= 0) {
             peer_read(&r, at, &p->peers[p->n_peers++]);
         } else if (is_kind(rows, at, "stop") && queue_of(&r, at) >= 0) {
@@ -242,8 +242,8 @@ int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f)
     PQclear(rows);
     *ret = (struct inbox_presence){.n_others = p->asked_count ? p->n_others : NULL,
                                    .n_counted = p->n_counted,
-                                   .holders = p->holders,
-                                   .n_holders = p->n_holders,
+                                   .owners = p->owners,
+                                   .n_owners = p->n_owners,
                                    .peers = p->peers,
                                    .n_peers = p->n_peers,
                                    .stops = p->stops,

@@ -13,8 +13,8 @@ struct presence {
     bool asked_count;
     int *n_others; /* a number per queue */
     int64_t n_counted;
-    struct inbox_holder_seen *holders;
-    size_t n_holders;
+    struct inbox_owner_seen *owners;
+    size_t n_owners;
     struct inbox_control *controls;
     size_t n_controls;
     struct inbox_peer *peers;

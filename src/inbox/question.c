@@ -19,7 +19,7 @@ static const char *const texts[N_QUESTIONS] = {
     [QUESTION_MAKE_MESSAGES] = "SELECT due, onceward.sidecar_days_hindered() "
                                "FROM onceward.sidecar_make_messages($1, $2, $3)",
     [QUESTION_KEEP_MESSAGES] = "SELECT dropped, more, stuck FROM onceward.sidecar_keep_messages($1, $2, $3)",
-    [QUESTION_HOLDER] =
+    [QUESTION_LOCK_HOLDER] =
         "SELECT pid, age_ms, application, state, gid FROM onceward.sidecar_lock_holder($1, $2)",
     [QUESTION_TRY] = "SELECT yes FROM onceward.sidecar_try($1)",
     [QUESTION_REGISTER] = "SELECT ord, answer, queue, vhost, broker, former, number "

@@ -110,14 +110,14 @@ static void cancel(struct sidecar_queue *sq, const struct action *a)
     FAILPOINT(CANCEL_SENT);
 }
 
-static void ask_holder(struct sidecar *s, struct sidecar_queue *sq, uint64_t ref)
+static void ask_lock_holder(struct sidecar *s, struct sidecar_queue *sq, uint64_t ref)
 {
     const struct delivery *d = queue_find(&sq->core, ref);
 
-    if (!d || s->database.asked_holder || !s->database.inbox)
+    if (!d || s->database.asked_lock || !s->database.inbox)
         return;
-    s->database.asked_holder = (uint64_t)sq->index << 52 | ref;
-    inbox_ask_holder(s->database.inbox, sq->config->entry, delivery_slice(d));
+    s->database.asked_lock = (uint64_t)sq->index << 52 | ref;
+    inbox_ask_lock_holder(s->database.inbox, sq->config->entry, delivery_slice(d));
 }
 
 static void carry_out(struct sidecar *s, struct sidecar_queue *sq, const struct action *a)
@@ -163,8 +163,8 @@ static void carry_out(struct sidecar *s, struct sidecar_queue *sq, const struct 
     case ACTION_ASK_DEPTH:
         broker_ask_depth(sq->link->broker, (uint32_t)sq->index, &f);
         break;
-    case ACTION_ASK_HOLDER:
-        ask_holder(s, sq, a->ref);
+    case ACTION_ASK_LOCK_HOLDER:
+        ask_lock_holder(s, sq, a->ref);
         break;
     case ACTION_TELL:
         report_note(sq, &a->note);

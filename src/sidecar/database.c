@@ -56,16 +56,16 @@ void database_answered(struct sidecar *s, const struct inbox_row *r)
     sq->touched = true;
 }
 
-static void holder_answered(struct sidecar *s)
+static void lock_holder_answered(struct sidecar *s)
 {
-    struct inbox_holder h;
+    struct inbox_lock_holder h;
 
-    if (!inbox_holder(s->database.inbox, &h))
+    if (!inbox_lock_holder(s->database.inbox, &h))
         return;
-    struct sidecar_queue *sq = batches_queue(s, s->database.asked_holder);
-    report_holder(sq, batches_ref(s->database.asked_holder), &h);
+    struct sidecar_queue *sq = batches_queue(s, s->database.asked_lock);
+    report_lock_holder(sq, batches_ref(s->database.asked_lock), &h);
     sq->touched = true;
-    s->database.asked_holder = 0;
+    s->database.asked_lock = 0;
 }
 
 static void try_answered(struct sidecar *s)
@@ -107,7 +107,7 @@ static void forget(struct sidecar *s, const char *why)
     d->inbox = NULL;
     outbox_database_is(s, false, why);
     d->asked_figures = d->asked_try = d->has_figures = false;
-    d->asked_holder = 0;
+    d->asked_lock = 0;
     d->housekeeps = SIZE_MAX;
     memset(d->claim_sent_us, 0, sizeof(d->claim_sent_us));
     d->stored[0].bytes = d->stored[1].bytes = 0;
@@ -305,7 +305,7 @@ void database_step(struct sidecar *s)
     }
     if (!d->registered)
         look_at_registrations(s);
-    holder_answered(s);
+    lock_holder_answered(s);
     try_answered(s);
     figures_answered(s);
     tell_unprepared(s);

@@ -60,7 +60,7 @@ struct sidecar_database {
     size_t housekeeps;       /* the queue with a call in flight; SIZE_MAX: none */
     bool expires_history;    /* set: the call belongs to the walk through the history */
     int64_t house_pause_ms;  /* no call of housekeeping before then */
-    uint64_t asked_holder;   /* queue and ref, as in an item; 0: none */
+    uint64_t asked_lock;     /* queue and ref, as in an item; 0: none */
 };
 
 /* Letters above LETTER_LARGE_BYTES, on a connection of their own: see letters.c. */

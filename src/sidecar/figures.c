@@ -59,7 +59,7 @@ static const struct sidecar_queue *sidecar_queue_numbered(const struct sidecar *
 static void read_state(struct figures *g, const struct sidecar_queue *sq)
 {
     const struct application *a = sq->core.application;
-    const struct sidecar_queue *other = sidecar_queue_numbered(sq->sidecar, queue_number_of(a->place.holder));
+    const struct sidecar_queue *other = sidecar_queue_numbered(sq->sidecar, queue_number_of(a->place.owner));
     enum queue_state state = queue_state(&sq->core);
 
     set_text(g, STATS_STATE, queue_states[state].name);

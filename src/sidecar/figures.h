@@ -17,7 +17,7 @@ struct sidecar;
 /* --- report.c --- */
 
 void report_note(struct sidecar_queue *sq, const struct note *n);
-void report_holder(struct sidecar_queue *sq, uint64_t ref, const struct inbox_holder *h);
+void report_lock_holder(struct sidecar_queue *sq, uint64_t ref, const struct inbox_lock_holder *h);
 void report_reason(const struct sidecar_queue *sq, enum event e, const char *reason);
 
 /* --- figures.c --- */

@@ -28,24 +28,24 @@ enum {
 
 /* --- claim owners --- */
 
-static struct holder *holder_find(struct sidecar_presence *p, struct slice instance)
+static struct claim_owner *owner_find(struct sidecar_presence *p, struct slice instance)
 {
-    for (size_t i = 0; i < p->n_holders; i++)
-        if (slice_equal(slice_of(p->holders[i].instance), instance))
-            return &p->holders[i];
+    for (size_t i = 0; i < p->n_owners; i++)
+        if (slice_equal(slice_of(p->owners[i].instance), instance))
+            return &p->owners[i];
     return NULL;
 }
 
 /* A free entry, or else that of the owner that was met longest ago. */
-static struct holder *holder_add(struct sidecar_presence *p)
+static struct claim_owner *owner_add(struct sidecar_presence *p)
 {
-    struct holder *oldest = &p->holders[0];
+    struct claim_owner *oldest = &p->owners[0];
 
-    if (p->n_holders < HOLDERS_MAX)
-        return &p->holders[p->n_holders++];
-    for (size_t i = 1; i < p->n_holders; i++)
-        if (p->holders[i].met_ms < oldest->met_ms)
-            oldest = &p->holders[i];
+    if (p->n_owners < OWNERS_MAX)
+        return &p->owners[p->n_owners++];
+    for (size_t i = 1; i < p->n_owners; i++)
+        if (p->owners[i].met_ms < oldest->met_ms)
+            oldest = &p->owners[i];
     free(oldest->instance);
     return oldest;
 }
@@ -63,14 +63,14 @@ void replicas_met(struct sidecar *s, struct slice claimed_by)
     struct sidecar_presence *p = &s->presence;
     const char *slash = claimed_by.len ? memrchr(claimed_by.data, '/', claimed_by.len) : NULL;
     struct slice instance = {claimed_by.data, slash ? (size_t)(slash - claimed_by.data) : 0};
-    struct holder *h;
+    struct claim_owner *h;
 
     if (!instance.len || slice_equal(instance, slice_of(s->config->instance)))
         return;
-    h = holder_find(p, instance);
+    h = owner_find(p, instance);
     if (!h) {
-        h = holder_add(p);
-        *h = (struct holder){
+        h = owner_add(p);
+        *h = (struct claim_owner){
             .instance = mem_copy(instance.data, instance.len), .counter = -1, .changed_ms = s->now_ms};
         replicas_hurry(s);
     }
@@ -78,15 +78,15 @@ void replicas_met(struct sidecar *s, struct slice claimed_by)
 }
 
 /* An instance without a row has not called for long, so its counter counts as unchanged. */
-static int64_t counter_of(const struct inbox_presence *p, const struct holder *h)
+static int64_t counter_of(const struct inbox_presence *p, const struct claim_owner *h)
 {
-    for (size_t i = 0; i < p->n_holders; i++)
-        if (!strcmp(p->holders[i].instance, h->instance))
-            return p->holders[i].counter;
+    for (size_t i = 0; i < p->n_owners; i++)
+        if (!strcmp(p->owners[i].instance, h->instance))
+            return p->owners[i].counter;
     return h->counter;
 }
 
-static void saw(struct sidecar *s, struct holder *h, int64_t counter)
+static void saw(struct sidecar *s, struct claim_owner *h, int64_t counter)
 {
     if (counter != h->counter) {
         h->counter = counter;
@@ -102,14 +102,14 @@ static void saw(struct sidecar *s, struct holder *h, int64_t counter)
 static void tell_gone(struct sidecar *s, const struct inbox_presence *answer)
 {
     struct sidecar_presence *p = &s->presence;
-    const char *gone[HOLDERS_MAX];
+    const char *gone[OWNERS_MAX];
     size_t n = 0;
 
-    for (size_t i = 0; i < p->n_holders; i++) {
-        if (p->holders[i].asked)
-            saw(s, &p->holders[i], counter_of(answer, &p->holders[i]));
-        if (p->holders[i].gone)
-            gone[n++] = p->holders[i].instance;
+    for (size_t i = 0; i < p->n_owners; i++) {
+        if (p->owners[i].asked)
+            saw(s, &p->owners[i], counter_of(answer, &p->owners[i]));
+        if (p->owners[i].gone)
+            gone[n++] = p->owners[i].instance;
     }
     inbox_set_gone(s->database.inbox, gone, n);
 }
@@ -201,21 +201,21 @@ static int64_t interval_ms(const struct sidecar *s)
 static void ask(struct sidecar *s)
 {
     struct sidecar_presence *p = &s->presence;
-    const char *holders[HOLDERS_MAX];
+    const char *owners[OWNERS_MAX];
     char host[HOST_BYTES] = "";
 
     gethostname(host, sizeof(host) - 1);
-    for (size_t i = 0; i < p->n_holders; i++) {
-        p->holders[i].asked = true;
-        holders[i] = p->holders[i].instance;
+    for (size_t i = 0; i < p->n_owners; i++) {
+        p->owners[i].asked = true;
+        owners[i] = p->owners[i].instance;
     }
     queue_states_write(s, &p->json);
     inbox_ask_registration(s->database.inbox, false);
     inbox_ask_presence(s->database.inbox, &(struct inbox_shown){.version = ONCEWARD_VERSION,
                                                                 .host = host,
                                                                 .queues_json = buf_slice(&p->json),
-                                                                .holders = holders,
-                                                                .n_holders = p->n_holders,
+                                                                .owners = owners,
+                                                                .n_owners = p->n_owners,
                                                                 .count = s->now_ms >= p->count_at_ms});
     p->asked = true;
     p->asked_ms = s->now_ms;
@@ -252,8 +252,8 @@ void replicas_step(struct sidecar *s)
     if (s->now_ms < p->at_ms || (p->asked && p->epoch == s->database.core.epoch))
         return;
     if (p->epoch != s->database.core.epoch) {
-        for (size_t i = 0; i < p->n_holders; i++) /* without a database no instance can prove that it runs */
-            p->holders[i].n_same = 0;
+        for (size_t i = 0; i < p->n_owners; i++) /* without a database no instance can prove that it runs */
+            p->owners[i].n_same = 0;
         p->count_at_ms = 0;
     }
     ask(s);
@@ -277,7 +277,7 @@ bool replicas_have_said(const struct sidecar *s)
 
 void replicas_deinit(struct sidecar *s)
 {
-    for (size_t i = 0; i < s->presence.n_holders; i++)
-        free(s->presence.holders[i].instance);
+    for (size_t i = 0; i < s->presence.n_owners; i++)
+        free(s->presence.owners[i].instance);
     buf_deinit(&s->presence.json);
 }

@@ -13,10 +13,10 @@ struct sidecar_queue;
 struct sidecar;
 
 /* More replicas seldom share a queue. Each claim carries the names of those that have ended. */
-enum { HOLDERS_MAX = 128 };
+enum { OWNERS_MAX = 128 };
 
 /* Another instance whose claims are in the way, and its presence. */
-struct holder {
+struct claim_owner {
     char *instance;
     int64_t counter;    /* -1: not seen yet */
     int64_t changed_ms; /* when the counter last changed, by this side's clock */
@@ -32,8 +32,8 @@ struct sidecar_presence {
     int64_t told_failed_ms;
     uint32_t epoch;                /* connection of the database that the question was sent on */
     int64_t asked_ms, count_at_ms; /* the latest call; the next one that counts the other instances */
-    struct holder holders[HOLDERS_MAX];
-    size_t n_holders;
+    struct claim_owner owners[OWNERS_MAX];
+    size_t n_owners;
     struct buf json;
 };
 

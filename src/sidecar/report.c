@@ -125,7 +125,7 @@ void report_note(struct sidecar_queue *sq, const struct note *n)
 }
 
 /* Logs what holds a row's lock: a session, a prepared transaction, or a session that this role may not see. */
-void report_holder(struct sidecar_queue *sq, uint64_t ref, const struct inbox_holder *h)
+void report_lock_holder(struct sidecar_queue *sq, uint64_t ref, const struct inbox_lock_holder *h)
 {
     const struct delivery *d = queue_find(&sq->core, ref);
     bool knows_age = *h->state && (h->pid || *h->gid);

@@ -548,7 +548,7 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         if (q->channel)
             broker_send(w, q->channel, WIRE_DEPTH, 0, 0);
         break;
-    case ACTION_ASK_HOLDER:
+    case ACTION_ASK_LOCK_HOLDER:
         tell(w, s, queue, &(struct note){.event = EVENT_ROW_LOCKED, .d = queue_find(&q->core, a->ref)});
         break;
     case ACTION_TELL:

@@ -402,12 +402,12 @@ static void presence_get(struct bed *b, const char *states, struct inbox_presenc
 {
     int got;
 
-    static const char *const holders[] = {"zoe", "bob"};
+    static const char *const owners[] = {"zoe", "bob"};
     struct inbox_shown shown = {.version = "1.2.3",
                                 .host = "pod-1",
                                 .queues_json = slice_of(states),
-                                .holders = holders,
-                                .n_holders = 2,
+                                .owners = owners,
+                                .n_owners = 2,
                                 .count = true};
 
     inbox_ask_presence(b->inbox, &shown);
@@ -432,7 +432,7 @@ static void test_presence(void **state)
     b->self = (struct inbox_self){.instance = "me", .number = 7};
     bed_connect(b);
     presence_get(b, "[{\"consumer\": \"driver\", \"state\": \"consuming\"}]", &p);
-    assert_true(p.n_others && !p.n_others[0] && !p.n_counted && !p.n_holders && !p.n_controls && !p.namesake);
+    assert_true(p.n_others && !p.n_others[0] && !p.n_counted && !p.n_owners && !p.n_controls && !p.namesake);
     assert_string_equal(
         bed_text(
             b,
@@ -446,9 +446,9 @@ static void test_presence(void **state)
     presence_get(b, "[]", &p);
     assert_true(!p.n_others[0] && !p.n_others[1] && p.n_others[2] == 1);
     assert_int_equal(p.n_counted, 2);
-    assert_int_equal(p.n_holders, 1);
-    assert_string_equal(p.holders[0].instance, "zoe");
-    assert_int_equal(p.holders[0].counter, 40);
+    assert_int_equal(p.n_owners, 1);
+    assert_string_equal(p.owners[0].instance, "zoe");
+    assert_int_equal(p.owners[0].counter, 40);
     assert_false(p.namesake);
 
     /* Another process counts under this name. */

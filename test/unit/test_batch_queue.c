@@ -769,13 +769,13 @@ static void a_message_that_waits_alone_stays_alone_when_requests_grow(void **sta
     w->takes_time = true;
     size->messages = 1;
     w->crashes[1] = 1;
-    while (!w->application.place.holder && w->now < 60000)
+    while (!w->application.place.owner && w->now < 60000)
         run(w, w->now + 1);
-    assert_true(w->application.place.holder && w->n_flights);
+    assert_true(w->application.place.owner && w->n_flights);
     size->messages = N;
     run(w, 600000);
     assert_true(w->completed[0] && w->completed[1]);
-    assert_int_equal(w->application.place.holder, 0);
+    assert_int_equal(w->application.place.owner, 0);
     end(w);
 }
 

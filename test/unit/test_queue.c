@@ -800,9 +800,9 @@ static int third_kills_beside_long_jobs(struct world *w, int message, int attemp
 static void third_waits_to_go_alone(struct world *w)
 {
     deliver(w, 40);
-    for (int i = 0; i < 40 && !(w->application.place.holder && !w->application.place.taken); i++)
+    for (int i = 0; i < 40 && !(w->application.place.owner && !w->application.place.taken); i++)
         run(w, w->now + 250);
-    assert_true(w->application.place.holder != 0);
+    assert_true(w->application.place.owner != 0);
     assert_false(w->application.place.taken);
 }
 
@@ -845,7 +845,7 @@ static void test_one_that_waits_to_go_alone_in_a_paused_queue_keeps_nothing_free
     third_waits_to_go_alone(w);
     w->q.commands.paused = true;
     run(w, w->now + 250);
-    assert_int_equal(w->application.place.holder, 0);
+    assert_int_equal(w->application.place.owner, 0);
     w->q.commands.paused = false;
     w->status = good;
     run(w, w->now + 24 * 3600000);

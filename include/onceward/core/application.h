@@ -61,7 +61,7 @@ struct application {
         bool failing;       /* ready.url does not answer 2xx: no request is sent */
     } probe;
     struct application_place {
-        uint64_t holder;   /* the message that is quarantined or waits for it: queue and ref, made by the
+        uint64_t owner;    /* the message that is quarantined or waits for it: queue and ref, made by the
                               caller; 0: none */
         bool taken;        /* the message is with the application now */
         int64_t until_ms;  /* from then on other messages may join it */
@@ -148,23 +148,23 @@ void application_probed(struct application *a, int64_t now_ms, bool ready, bool 
  * and no other message would get a turn. */
 int64_t application_others_first_ms(const struct application *a);
 
-/* Asks for quarantine of the message `holder` (never 0): may it claim now, with nothing in flight, reserved
+/* Asks for quarantine of the message `owner` (never 0): may it claim now, with nothing in flight, reserved
  * or accepted there? While a message waits for quarantine or is in it, application_may_send is false for all
  * others. PLACE_BESIDE: the idle time is used up, or the message has waited for a window; it may go beside
  * the others, and is not charged for a crash. patient: the message could wait until later, so it may keep the
  * others waiting for half of the time only. With a ready.url, no message enters quarantine between a crash
  * and the next 2xx, because a crash by it could not be told from an outage. */
 enum place { PLACE_WAIT, PLACE_TAKEN, PLACE_BESIDE };
-enum place application_take_place(struct application *a, int64_t now_ms, uint64_t holder, bool patient);
+enum place application_take_place(struct application *a, int64_t now_ms, uint64_t owner, bool patient);
 
 /* For a message that turns out to need quarantine when it has a slot reserved already. True: it is alone
  * there, and in quarantine. */
-bool application_find_place(struct application *a, int64_t now_ms, uint64_t holder);
+bool application_find_place(struct application *a, int64_t now_ms, uint64_t owner);
 
 /* application_share_place: if the quarantined message is still running at at_ms, others may join it, so that
  * a long job does not keep them waiting. It is then not charged for a crash. */
-void application_share_place(struct application *a, uint64_t holder, int64_t at_ms);
-void application_leave_place(struct application *a, int64_t now_ms, uint64_t holder);
+void application_share_place(struct application *a, uint64_t owner, int64_t at_ms);
+void application_leave_place(struct application *a, int64_t now_ms, uint64_t owner);
 
 /* When an answer may change without a new fact; INT64_MAX: never. */
 int64_t application_deadline(const struct application *a, int64_t now_ms);

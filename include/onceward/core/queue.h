@@ -245,10 +245,10 @@ struct queue {
     } consequences;
     struct queue_asks {
         bool depth;
-        const char *reopen; /* reason to reopen the channel; NULL: none */
-        uint64_t holder;    /* delivery whose row's lock owner is wanted; 0: none */
-        int64_t holder_ms;  /* time of the latest question */
-        bool large_letter;  /* a large letter is waiting */
+        const char *reopen;     /* reason to reopen the channel; NULL: none */
+        uint64_t lock_holder;   /* delivery whose row's lock owner is wanted; 0: none */
+        int64_t lock_holder_ms; /* time of the latest question */
+        bool large_letter;      /* a large letter is waiting */
     } asks;
     struct queue_counts counts;
 };
@@ -411,8 +411,8 @@ enum action_kind {
     ACTION_CANCEL, /* cancel consumer `number` */
     ACTION_REOPEN, /* reopen the channel; `text` says why */
     ACTION_ASK_DEPTH,
-    ACTION_ASK_HOLDER, /* find out which session locks the row of `ref` */
-    ACTION_TELL,       /* write a log line */
+    ACTION_ASK_LOCK_HOLDER, /* find out which session locks the row of `ref` */
+    ACTION_TELL,            /* write a log line */
 };
 
 /* A log line; the shell knows which fields an event has. */
@@ -485,7 +485,7 @@ enum queue_state queue_state(const struct queue *q);
 /* Could it take a message now, if the broker delivered one? Also as a standby of a single active consumer.
  * Other replicas leave messages only to such a queue. */
 bool queue_may_consume(const struct queue *q);
-uint64_t queue_number_of(uint64_t holder);             /* the queue of an application's place.holder */
+uint64_t queue_number_of(uint64_t owner);              /* the queue of an application's place.owner */
 int queue_limit(const struct queue *q);                /* number of requests that may be in flight now */
 const char *queue_limit_reason(const struct queue *q); /* the answers that lowered it; NULL: none did */
 size_t queue_batch_size(const struct queue *q); /* most messages of a request now; 0: it has no batches */

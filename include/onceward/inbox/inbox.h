@@ -213,13 +213,13 @@ bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
 /* The session that holds the lock of a row, for the log. The texts are cut. pid 0: no session, state says
  * what holds it; if that is empty too, the lock is gone. An empty state with a pid: this role may not see the
  * session's state. */
-struct inbox_holder {
+struct inbox_lock_holder {
     int64_t pid, age_ms; /* age of its transaction */
     char application[64], state[64];
     char gid[201]; /* of a prepared transaction; else empty */
 };
-void inbox_ask_holder(struct inbox *i, size_t queue, struct slice message_id);
-bool inbox_holder(struct inbox *i, struct inbox_holder *ret);
+void inbox_ask_lock_holder(struct inbox *i, size_t queue, struct slice message_id);
+bool inbox_lock_holder(struct inbox *i, struct inbox_lock_holder *ret);
 
 /* Asks whether rows and letters can be written: sidecar_try writes them and rolls back. */
 void inbox_ask_try(struct inbox *i);
@@ -299,16 +299,16 @@ int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct
  * other instances that may consume its queues, whether claim owners still exist, and the operator commands. */
 struct inbox_shown {
     const char *version, *host;
-    struct slice queues_json; /* an array with one object per queue of the process, with at least "consumer";
+    struct slice queues_json;  /* an array with one object per queue of the process, with at least "consumer";
                                  "may_consume": true marks an instance that could take its messages */
-    const char *const *holders; /* instances whose claims block messages here */
-    size_t n_holders;
+    const char *const *owners; /* instances whose claims block messages here */
+    size_t n_owners;
     bool count; /* count the other instances: reads the rows of all instances */
 };
 void inbox_ask_presence(struct inbox *i, const struct inbox_shown *shown);
 
 /* A claim owner that has a presence row. The counter of an ended instance does not change. */
-struct inbox_holder_seen {
+struct inbox_owner_seen {
     const char *instance;
     int64_t counter;
 };
@@ -357,8 +357,8 @@ struct inbox_presence {
     size_t n_stops;
     const int *n_others; /* per queue: other instances that may consume it; NULL: not asked for */
     int64_t n_counted;   /* approximate number of rows read for n_others */
-    const struct inbox_holder_seen *holders;
-    size_t n_holders;
+    const struct inbox_owner_seen *owners;
+    size_t n_owners;
     const struct inbox_control *controls;
     size_t n_controls;
     bool namesake; /* another process writes presence under this instance's name */
