@@ -14,7 +14,7 @@ enum { DUPLICATES_OVER = 128 /* answers in the moving average of duplicates */ }
 /* Near the delivery limit, and without a possible renewal. */
 static bool is_near(const struct queue *q, const struct delivery *d)
 {
-    return life_is_near(q, d) && !held_can_renew(q, d);
+    return held_is_near(q, d) && !held_can_renew(q, d);
 }
 
 static void say_limit(const struct queue *q, struct delivery *d)
@@ -128,7 +128,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         return life_dead_letter_held(q, now_ms, d);
     }
     /* Its owner may be an earlier start of this instance, whose token outlives the next two crashes. */
-    if (held_can_renew(q, d) && life_is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
+    if (held_can_renew(q, d) && held_is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
         return life_renew(d);
     }
     int64_t wait = r->wait_ms + LOCK_LOOK_MS;

@@ -513,24 +513,14 @@ void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason wh
 
 /* --- steps that several facts lead to --- */
 
-bool life_is_near(const struct queue *q, const struct delivery *d)
-{
-    return held_is_near(q, d);
-}
-
 bool life_must_stay(const struct queue *q, const struct delivery *d)
 {
     return returns_leave_none(&q->returns) || held_is_near(q, d);
 }
 
-bool life_is_tainted(const struct queue *q, const struct delivery *d)
-{
-    return request_is_tainted(q, d);
-}
-
 struct step life_claim(const struct queue *q, const struct delivery *d)
 {
-    if (q->share->brake.on && d->tried_ms && !life_is_near(q, d) && !d->given_up)
+    if (q->share->brake.on && d->tried_ms && !held_is_near(q, d) && !d->given_up)
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     return step_want(OP_CLAIM);
 }
@@ -629,7 +619,7 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
     static const char why[] = "the queue's dead-letter exchange leads back to it";
 
     assert(then == OP_REJECT || then == OP_DEAD_LETTER);
-    if (!d->copy.n_rejected || d->has_circled || q->drain || life_is_near(q, d))
+    if (!d->copy.n_rejected || d->has_circled || q->drain || held_is_near(q, d))
         return step_stay();
     int64_t wait = circle_wait_ms(q, d);
     bool again = d->row_end == ROW_END_DEAD && d->message;
@@ -717,7 +707,7 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d, en
 static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death,
                                struct row_changes changes, bool only_expired)
 {
-    bool spared = life_is_tainted(q, d) || count_message_failure(q, now_ms, d, false);
+    bool spared = request_is_tainted(q, d) || count_message_failure(q, now_ms, d, false);
 
     assert(d->op == OP_FORWARD || d->op == OP_REVOKE || d->op == OP_CHECK);
     if (changes.crashes >= 0)
@@ -770,7 +760,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
     if (text)
         error_text_set(d, text, NULL);
     letter_set(d, why, row);
-    if ((life_is_near(q, d) && !held_can_renew(q, d)) || d->given_up)
+    if ((held_is_near(q, d) && !held_can_renew(q, d)) || d->given_up)
         return life_dead_letter(q, now_ms, d, why, row);
     if (!count_message_failure(q, now_ms, d, no_id)) {
         d->outcome.dead_letter.charged = true;
@@ -1118,7 +1108,7 @@ static void unanswered_counts(struct queue *q, int64_t now_ms, const struct deli
 {
     if (charged)
         count_message_failure(q, now_ms, d, false);
-    else if (batches_in_company(d) && !life_is_tainted(q, d))
+    else if (batches_in_company(d) && !request_is_tainted(q, d))
         life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
 }
 

@@ -194,14 +194,8 @@ void life_limit_words(const struct queue *q, const struct delivery *d, struct bu
 bool life_is_given_up(const struct queue *q, const struct delivery *d);
 void life_given_up_is_dead(struct queue *q, const struct delivery *d);
 
-/* Near the broker's delivery limit? Then it is renewed, or stored whole, also when it arrives. */
-bool life_is_near(const struct queue *q, const struct delivery *d);
-
 /* May the delivery not be returned where the broker counts returns? With a limit of 0 none may be. */
 bool life_must_stay(const struct queue *q, const struct delivery *d);
-
-/* Did the database connection break during its request? That may have aborted the application's transaction. */
-bool life_is_tainted(const struct queue *q, const struct delivery *d);
 
 /* --- deliveries that wait for the same thing --- */
 

@@ -191,10 +191,10 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
         /* A message that can be renewed is not claimed for its letter. */
-        if (life_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
+        if (held_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
             continue;
         /* The message is not forwarded, so it counts as alone; a row that was taken over before requires that. */
-        if (life_is_near(q, action_at(k)) || action_at(k)->given_up)
+        if (held_is_near(q, action_at(k)) || action_at(k)->given_up)
             return claim_delivery(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS,
                                   ret);
     }

@@ -197,7 +197,7 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
 
     if (k) { /* the end of a window is charged like any other failure, or not */
         bool spared =
-            q->share->brake.on || life_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
+            q->share->brake.on || request_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
 
         life_fail_charged(action_at(k), !spared);
         return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
@@ -205,7 +205,7 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
     k = list_first(&q->held.wanted[OP_FAIL]);
     if (!k)
         return false;
-    if (delivery_failure(action_at(k))->charged && life_is_tainted(q, action_at(k)))
+    if (delivery_failure(action_at(k))->charged && request_is_tainted(q, action_at(k)))
         life_fail_charged(action_at(k), false);
     return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
 }
@@ -273,7 +273,7 @@ static bool next_dead_letter(struct queue *q, int64_t now_ms, unsigned can, stru
         if (others_may_fail(q, now_ms, d) || death_waits(q, now_ms, d))
             continue;
         if (was_refused(d) && delivery_dead_letter(d)->charged && delivery_has_token(d) &&
-            life_is_tainted(q, d)) {
+            request_is_tainted(q, d)) {
             life_go(q, now_ms, d, FACT_TURN,
                     life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));
             continue;

@@ -49,7 +49,7 @@ void queue_limits_known(struct queue *q, const struct queue_limits *limits)
 
 bool renewal_is_next(const struct queue *q, const struct delivery *d)
 {
-    return d->renewal == RENEWAL_OPEN && !delivery_has_token(d) && held_can_renew(q, d) && life_is_near(q, d);
+    return d->renewal == RENEWAL_OPEN && !delivery_has_token(d) && held_can_renew(q, d) && held_is_near(q, d);
 }
 
 bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
