@@ -662,7 +662,7 @@ static void turn(struct world *w, void *object, uint64_t number, uint64_t unused
         return;
     s->turn_us = INT64_MAX;
     if (w->now_us < s->frozen_until_us) {
-        shell_plan_turn(w, s, s->frozen_until_us);
+        shell_plan_turn(w, s, s->frozen_until_us + 20); /* the input that has arrived meanwhile comes first */
         return;
     }
     w->counts.n_turns++;

@@ -424,7 +424,7 @@ void sidecar_freeze(struct world *w, struct sidecar *s, int64_t for_us)
         return;
     TRACE(w, "sidecar %d is frozen", s->index);
     s->frozen_until_us = w->now_us + for_us;
-    shell_plan_turn(w, s, s->frozen_until_us);
+    shell_plan_turn(w, s, s->frozen_until_us + 20);
 }
 
 void sidecar_destroy(struct world *w, struct sidecar *s)
