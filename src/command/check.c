@@ -132,7 +132,7 @@ static void summarize(const struct findings *s)
     if (s->n_warnings)
         printf("%d of these %s.\n", s->n_warnings, s->n_warnings == 1 ? "is a warning" : "are warnings");
     if (s->n_failed)
-        printf("%d of these must be mended.\n", s->n_failed);
+        printf("%d %s to be corrected.\n", s->n_failed, s->n_failed == 1 ? "failure has" : "failures have");
     else
         printf("Everything answers.\n");
 }

@@ -232,10 +232,11 @@ static int check_options(const struct dead_options *o, const struct action *acti
     if (!o->config)
         complaint = "--config FILE is missing, and ONCEWARD_CONFIG is not set";
     else if (action->run == dead_discard && !named && !o->all)
-        complaint = "name letters by ID, or by --consumer, --reason, --since or --older; --all means every "
-                    "letter of this configuration";
+        complaint =
+            "name dead letters by ID, or by --consumer, --reason, --since or --older; --all means every "
+            "dead letter of this configuration";
     else if (action->run == dead_show && !named)
-        complaint = "name letters by ID";
+        complaint = "name dead letters by ID";
     else if (o->body_raw && (action->run != dead_show || filter->n_ids != 1))
         complaint = "--body raw is for `show` and one ID";
     else if (o->body_raw && o->json)

@@ -77,8 +77,8 @@ static void list_end(const struct list *list, const struct dead_filter *filter, 
     if (list->more && admin_dead_count(a, filter, &total, &f) == 0)
         printf("… %" PRId64 " in all: --limit N shows more, --limit 0 all of them.\n", total);
     printf("\nNext:\n"
-           "  onceward dead show --config %s ID       everything about one\n"
-           "  onceward dead redrive --config %s ID    once more, when the cause is mended\n",
+           "  onceward dead show --config %s ID       shows one dead letter with its body\n"
+           "  onceward dead redrive --config %s ID    sends it again, once its cause is corrected\n",
            path, path);
 }
 
@@ -154,7 +154,7 @@ static void show_completed(const struct show *s, const struct dead_letter *l)
     if (!l->rowless && l->message_id && admin_redrive_look(s->admin, l, l->message_id, &answer, &f) == 0 &&
         answer == REDRIVE_COMPLETED)
         printf("%-13s completed since: `onceward dead redrive --config %s %" PRId64
-               "` only deletes the letter\n",
+               "` only deletes the dead letter\n",
                "row", s->options->config, l->id);
 }
 

@@ -127,7 +127,8 @@ size_t letters_tell_missing(const struct dead_options *o)
         if (o->seen[i])
             continue;
         fprintf(stderr,
-                "onceward: there is no letter %" PRId64 "%s: it never was, or it was redriven or discarded\n",
+                "onceward: there is no dead letter %" PRId64
+                "%s: it never existed, or was redriven or discarded\n",
                 filter->ids[i], more ? " that matches" : "");
         n++;
     }

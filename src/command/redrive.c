@@ -307,8 +307,8 @@ static int obey_row(struct redrive *r, const struct dead_letter *l, enum redrive
         return 0;
     case REDRIVE_COMPLETED:
         letter_tell(r->options, l, &(struct letter_news){.event = EVENT_DISCARDED},
-                    r->options->dry_run ? "was completed meanwhile: the letter would be deleted"
-                                        : "was completed meanwhile; the letter is deleted");
+                    r->options->dry_run ? "was completed meanwhile: the dead letter would be deleted"
+                                        : "was completed meanwhile; the dead letter is deleted");
         r->n_completed++;
         return 1;
     case REDRIVE_GONE:
@@ -387,7 +387,7 @@ static int publish(struct redrive *r, struct target *t, const struct dead_letter
     if (admin_dead_delete(r->admin, l->id, &r->fault) < 0) {
         letter_tell(
             r->options, l, LEFT,
-            "published to %s, but the letter could not be deleted; run this again: a second copy does no "
+            "published to %s, but the dead letter could not be deleted; run this again: a second copy does no "
             "harm",
             buf_text(&t->words));
         return -1;

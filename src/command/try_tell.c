@@ -133,7 +133,7 @@ static void tell_case(const struct try_run *t, enum try_case which, FILE *out)
             continue;
         fprintf(out, "         %s: %s\n", f->name, f->what);
         print_safe(out, "           seen      ", t->details[i]);
-        fprintf(out, "           expected  %s\n           contract  %s\n           mend      %s\n",
+        fprintf(out, "           expected  %s\n           contract  %s\n           remedy    %s\n",
                 c->expected, f->rule, f->mend);
     }
 }

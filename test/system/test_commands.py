@@ -828,7 +828,7 @@ def test_check_finds_each_thing_that_is_wrong_and_goes_on(place):
     for part in ('belongs to queue "another"', "DELETE on onceward.dead_letter", "sidecar_look_many is missing",
                  "queue missing-" + place.queue.name, "http://127.0.0.1:1/"):
         assert any(part in line for line in fails), done.text
-    assert "5 of these" in done.out
+    assert "5 failures have" in done.out
 
 
 def test_check_without_a_schema_says_migrate(tmp_path, empty, rabbitmq):
@@ -1084,7 +1084,7 @@ def test_dead_show_of_an_empty_body_and_of_none(place):
     assert "0 B" in out and "ff00" in out and "--new-id" in out
     assert run("dead", "show", "--config", place.path, "--body", "raw", letter).raw == b""
     done = run("dead", "show", "--config", place.path, letter + 1000)
-    assert done.status == 1 and f"there is no letter {letter + 1000}:" in done.err
+    assert done.status == 1 and f"there is no dead letter {letter + 1000}:" in done.err
 
 
 def test_dead_show_of_a_closed_output_fails(place):
@@ -1100,11 +1100,11 @@ def test_an_id_that_does_not_exist_is_said(place):
     for action, status in (("list", 1), ("show", 1), ("redrive", 0), ("discard", 1)):
         dry_run = ["--dry-run"] if action in ("redrive", "discard") else []
         done = run("dead", action, "--config", place.path, *dry_run, letter, letter, letter + 7, 9223372036854775807)
-        assert done.status == status and done.err.count("there is no letter") == 2, done.text
-        assert f"there is no letter {letter + 7}:" in done.err and "letter 9223372036854775807:" in done.err, done.text
+        assert done.status == status and done.err.count("there is no dead letter") == 2, done.text
+        assert f"there is no dead letter {letter + 7}:" in done.err and "letter 9223372036854775807:" in done.err, done.text
         assert run("dead", action, "--config", place.path, *dry_run, letter).status == 0
     done = run("dead", "list", "--config", place.path, letter, "--reason", "permanent")
-    assert done.status == 1 and f"there is no letter {letter} that matches" in done.err, done.text
+    assert done.status == 1 and f"there is no dead letter {letter} that matches" in done.err, done.text
 
 
 def test_every_dead_command_says_that_the_schema_is_missing(tmp_path, empty):
@@ -1233,7 +1233,7 @@ def test_redrive_that_was_interrupted_is_run_again(place, status):
     good("dead", "redrive", "--config", place.path, letter)
     assert place.status_of("m1") == (status, 1) and place.letters() == [] and place.queue.get()[1].message_id == "m1"
     done = run("dead", "redrive", "--config", place.path, letter)
-    assert done.status == 0 and f"there is no letter {letter}: it never was, or it was redriven" in done.err and place.queue.n_ready == 0
+    assert done.status == 0 and f"there is no dead letter {letter}: it never existed, or was redriven" in done.err and place.queue.n_ready == 0
 
 
 def test_redrive_of_a_purged_row(place):
@@ -1247,7 +1247,7 @@ def test_redrive_dry_run_changes_nothing(place):
     place.row("m2", "completed")
     letters = [place.letter("m1"), place.letter("m2"), place.letter(None, rowless=True)]
     done = run("dead", "redrive", "--config", place.path, "--all", "--dry-run")
-    assert "m1): would be redriven" in done.out and "m2): was completed meanwhile: the letter would be deleted" in done.out
+    assert "m1): would be redriven" in done.out and "m2): was completed meanwhile: the dead letter would be deleted" in done.out
     assert "--new-id" in done.out and done.status == 1
     assert place.letters() == letters and place.status_of("m1") == ("dead", 1) and place.queue.n_ready == 0
 

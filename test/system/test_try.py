@@ -342,11 +342,11 @@ def test_an_error_page_is_shown_without_its_tags_and_skipped_cases_in_one_line(p
         "an ordinary message is not completed"]
 
 
-def test_the_text_has_the_contract_and_the_mend(place):
+def test_the_text_has_the_contract_and_the_remedy(place):
     with tried.Running(tried.SwallowsTheError, place.name, place.postgres) as application:
         status, out = place.run(application.url)
     assert status == 1 and "Broken in" in out
-    assert "swallowed: complete refused the token" in out and "contract  It lets an error of complete abort" in out and "mend      " in out
+    assert "swallowed: complete refused the token" in out and "contract  It lets an error of complete abort" in out and "remedy    " in out
 
 
 def test_the_table_of_the_page_is_current():
