@@ -546,7 +546,7 @@ def test_every_error_that_the_functions_raise_is_explained_and_no_other():
     folder = os.path.join(os.path.dirname(__file__), "../../sql/functions")
     raised = set()
     for name in os.listdir(folder):
-        if not name.startswith("sidecar_"):
+        if not name.startswith("sidecar_") and name != "time_mark.sql":  # OW010 is for sidecars: see pipeline.c
             with open(os.path.join(folder, name)) as f:
                 raised |= set(re.findall(r"ERRCODE = '(OW\d\d\d)'", f.read()))
     assert raised == set(re.findall(r"OW\d\d\d(?= )", good("explain", "--codes"))) >= {"OW001", "OW002", "OW003"}
