@@ -290,7 +290,7 @@ COMMENT ON TABLE onceward.control IS 'Operator commands for a consumer.';
 COMMENT ON COLUMN onceward.control.since IS 'When it was last paused or resumed; `by` and `reason` belong to that.';
 COMMENT ON COLUMN onceward.control.give_up IS 'Ids of messages that become dead letters as soon as a sidecar has them.';
 COMMENT ON COLUMN onceward.control.held_number IS 'Number of the latest command to give up held messages: those that arrived before held_at.';
-COMMENT ON COLUMN onceward.control.stopped IS 'Ordered queues near their delivery limit, which no replica consumes until an operator retries: by name, with `count`, `why` and `at`. After the retry, until its messages are done: `accepted`, the deliveries up to which the queue continues, and `at`.';
+COMMENT ON COLUMN onceward.control.stopped IS 'Ordered queues near their delivery limit, which no replica consumes until an operator retries: by name, with `count`, `why` and `at`. After the retry, until its messages are done: `accepted`, the deliveries up to which the queue continues, `retry`, the number of that command, and `at`.';
 COMMENT ON COLUMN onceward.control.retry_number IS 'Number of the latest command to retry waiting messages at once.';
 
 REVOKE ALL ON onceward.replica, onceward.control FROM PUBLIC;

@@ -24,7 +24,7 @@ BEGIN
     SET retry_number = k.retry_number + 1, retry_by = p_by,
         stopped = (SELECT coalesce(jsonb_object_agg(
                               s.key, CASE WHEN p_ids IS NULL AND s.value ? 'count'
-                                          THEN jsonb_build_object('accepted', (s.value ->> 'count')::bigint + 1, 'at', v_now)
+                                          THEN jsonb_build_object('accepted', (s.value ->> 'count')::bigint + 1, 'retry', k.retry_number + 1, 'at', v_now)
                                           ELSE s.value END), '{}')
                    FROM jsonb_each(k.stopped) s),
         give_up = ARRAY(SELECT g.id FROM unnest(k.give_up) g (id) WHERE g.id <> ALL (coalesce(p_ids, '{}')));

@@ -3,7 +3,7 @@
 --
 -- p_queues: a JSON array with an object for each queue; its "consumer" and "may_consume" are read here, and with p_ordered "stop": an ordered
 -- queue has nearly reached its delivery limit, which all replicas must know until an operator retries (lever_retry): "count", the deliveries of the
--- message, and "why"; or "outdated", an acceptance of an operator whose messages are done. p_counter: what the last call answered; NULL: there was
+-- message, and "why"; or "outdated", the number of a retry by which an operator let it continue, whose messages are done. p_counter: what the last call answered; NULL: there was
 -- none on this connection. p_holders: instances whose claims the caller waits for. p_count: count the others.
 --
 -- Answers, in this order:
@@ -20,7 +20,8 @@
 --   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
 --                    reason, name: who paused or resumed it last, number: when (ms of 1970)
 --   kind 'stop'      with p_ordered, one for each stopped queue: ord, text: the queue, name: why, counter: deliveries of the message that
---                    stopped it. Or one for each that an operator lets continue: number: deliveries up to which it does, counter: NULL
+--                    stopped it. Or one for each that an operator lets continue: number: deliveries up to which it does, priority: of the
+--                  retry, counter: NULL
 --   kind 'retry'     waiting messages are tried at once, by each replica that has not done this number yet: ord, number, name: who said so
 --   kind 'held'      what is held while everything fails is given up, by each that has not done this number yet: ord, number, name: who
 --                    said so, counter: how many ms ago. What has come since is not meant
@@ -125,11 +126,11 @@ BEGIN
             SET stopped = k.stopped - ARRAY(
                 SELECT e.queue ->> 'queue' FROM json_array_elements(v_stops) e (queue)
                 WHERE e.queue ->> 'consumer' = k.consumer
-                  AND (k.stopped -> (e.queue ->> 'queue') ->> 'accepted')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint)
+                  AND (k.stopped -> (e.queue ->> 'queue') ->> 'retry')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint)
             WHERE k.consumer = ANY (p_consumers) AND EXISTS (
                 SELECT FROM json_array_elements(v_stops) e (queue)
                 WHERE e.queue ->> 'consumer' = k.consumer
-                  AND (k.stopped -> (e.queue ->> 'queue') ->> 'accepted')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint);
+                  AND (k.stopped -> (e.queue ->> 'queue') ->> 'retry')::bigint = (e.queue -> 'stop' ->> 'outdated')::bigint);
             -- A replica that does not know of an acceptance yet learns it below.
             INSERT INTO onceward.control AS k (consumer, stopped)
             SELECT e.queue ->> 'consumer',
@@ -142,7 +143,7 @@ BEGIN
         END IF;
         RETURN QUERY
         SELECT 'stop', array_position(p_consumers, k.consumer), coalesce(s.value ->> 'why', ''), (s.value ->> 'accepted')::bigint,
-               (s.value ->> 'count')::bigint, NULL::boolean, s.key, NULL::bigint, NULL::boolean
+               (s.value ->> 'count')::bigint, NULL::boolean, s.key, (s.value ->> 'retry')::bigint, NULL::boolean
         FROM onceward.control k, jsonb_each(k.stopped) s WHERE k.consumer = ANY (p_consumers);
     END IF;
 

@@ -55,7 +55,7 @@ void order_limit_watch(struct queue *q, int64_t now_ms, const struct delivery *d
 
     if (!is_near(q, d)) {
         if (l->accepted && !holds_near(q, LIMIT_SPARE)) {
-            l->outdated = l->accepted;
+            l->outdated = l->retry;
             l->accepted = 0;
         }
         return;
@@ -100,15 +100,17 @@ int64_t queue_stop_outdated(const struct queue *q)
     return q->order.limit.outdated;
 }
 
-void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t accepted, const char *why)
+void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t accepted, int64_t retry,
+                      const char *why)
 {
     struct order_limit *l = &q->order.limit;
 
-    if (accepted < 0) /* not written by Onceward */
-        accepted = 0;
+    if (accepted < 0 || retry <= 0) /* not written by Onceward */
+        accepted = retry = 0;
     /* The inbox answers with an outdated acceptance until it has been told. */
-    l->accepted = accepted == l->outdated ? 0 : accepted;
-    if (accepted != l->outdated)
+    l->accepted = retry == l->outdated ? 0 : accepted;
+    l->retry = retry;
+    if (retry != l->outdated)
         l->outdated = 0;
     if (count) {
         if (!pause_is_on(q, PAUSE_DELIVERY_LIMIT))

@@ -138,6 +138,7 @@ static void stop_read(struct reading *r, int at, struct inbox_stop *ret)
     ret->why = text_keep(r, at, NAME).data;
     call_int8(r->rows, at, COUNTER, &ret->count);
     call_int8(r->rows, at, NUMBER, &ret->accepted);
+    call_int8(r->rows, at, PRIORITY, &ret->retry);
 }
 
 /* The control that a row belongs to, which an earlier row has created. NULL: none. */

@@ -47,7 +47,7 @@ static void stop(struct sidecar_queue *sq, const struct inbox_presence *p)
     for (size_t k = 0; k < p->n_stops && found == &none; k++)
         if (p->stops[k].entry == sq->config->entry && !strcmp(p->stops[k].queue, sq->config->queue))
             found = &p->stops[k];
-    queue_stop_known(&sq->core, sq->sidecar->now_ms, found->count, found->accepted, found->why);
+    queue_stop_known(&sq->core, sq->sidecar->now_ms, found->count, found->accepted, found->retry, found->why);
 }
 
 void controls_apply(struct sidecar *s, const struct inbox_presence *p)

@@ -233,7 +233,7 @@ void database_send(struct world *w, struct base_link *l, struct batch *b)
 
 static void record_stop(struct world *w, struct stop_sim *stop, int64_t count, int64_t outdated)
 {
-    if (outdated && stop->accepted == outdated)
+    if (outdated && stop->n_continued == outdated)
         stop->accepted = 0;
     if (count > stop->accepted && !stop->count)
         *stop = (struct stop_sim){.count = count, .at_us = w->now_us, .n_continued = stop->n_continued};

@@ -98,7 +98,7 @@ void operator_tells(struct world *w, struct sidecar *s)
         queue_command_pause(&q->core, world_ms(w), q->core.commands.paused, "the simulation's operator", "");
         if (w->plan->queues[i].rules.ordered)
             queue_stop_known(&q->core, world_ms(w), w->database->stops[i].count,
-                             w->database->stops[i].accepted, "recorded");
+                             w->database->stops[i].accepted, w->database->stops[i].n_continued, "recorded");
         give_up(w, s, i);
         if (!w->plan->queues[i].rules.ordered)
             continue;

@@ -835,11 +835,16 @@ def test_a_stop_stands_until_a_retry_of_everything(others):
     assert stops(a) == stops(b) == {(2, "c-1"): 19, (2, "c-2"): 20}, "a replica that starts later knows what was accepted"
     assert n_shown() == 0, "no queue is stopped"
     assert stops(a, report(count=19, why="late")) == {(2, "c-1"): 19, (2, "c-2"): 20}, "that is accepted"
-    assert stops(a, report(outdated=18)) == {(2, "c-1"): 19, (2, "c-2"): 20}, "that is another acceptance"
-    assert stops(a, report(outdated=19)) == stops(b) == {(2, "c-2"): 20}
-    assert stops(a, report(outdated=19, count=18, why="again")) == {(2, "c-1"): (18, "again"), (2, "c-2"): 20}
+    accepted = {r.text: r.priority for r in of_kind(a.presence("[]", consumers=["c"], ordered=True), "stop")}
+    first = accepted["c-1"]
+    assert first == accepted["c-2"], "the third command accepted nothing"
+    assert stops(a, report(outdated=first - 1)) == {(2, "c-1"): 19, (2, "c-2"): 20}, "that is another acceptance"
+    assert stops(a, report(outdated=first)) == stops(b) == {(2, "c-2"): 20}
+    again = report(outdated=first, count=18, why="again")
+    assert stops(a, again) == {(2, "c-1"): (18, "again"), (2, "c-2"): 20}
     lever(a, "retry('c', NULL, 'ann')")
-    assert stops(a, report(outdated=19, count=18, why="again")) == {(2, "c-1"): (18, "again"), (2, "c-2"): 20}, "both in one report"
+    assert stops(a, again) == {(2, "c-1"): 19, (2, "c-2"): 20}, "the report once more, by a replica that has not read the retry"
+    assert stops(a, report(outdated=first + 2, count=18, why="again")) == {(2, "c-1"): (18, "again"), (2, "c-2"): 20}, "both in one report"
     lever(a, "retry('c', NULL, 'ann')")
     assert stops(a, report(count=20, why="more")) == {(2, "c-1"): (20, "more"), (2, "c-2"): 20}
 
@@ -853,10 +858,11 @@ def test_a_stop_outlives_the_end_of_an_older_acceptance(others, pg):
 
     a.presence(report(count=18, why="near"), consumers=["c"], ordered=True)
     a.query("SELECT onceward.lever_retry('c', NULL, 'ann')")
+    retry, = {r.priority for r in of_kind(a.presence("[]", consumers=["c"], ordered=True), "stop")}
     a.begin()
     a.presence(report(count=25, why="new"), consumers=["c"], ordered=True)
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(b.presence, report(outdated=19), consumers=["c"], ordered=True)
+        ended = pool.submit(b.presence, report(outdated=retry), consumers=["c"], ordered=True)
         wait_until(lambda: pg.query("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", [b.pid])[0][0], "it waits")
         a.commit()
         ended.result()

@@ -343,17 +343,17 @@ static void test_a_queue_near_its_limit_stops_until_an_operator_continues(void *
     assert_int_equal(w->n_claims, 1);
     assert_int_equal(stop_of(w), LIMIT - 2);
     assert_true(w->n[EVENT_PAUSED] == 1);
-    queue_stop_known(&w->q[0], w->now, 0, 0, ""); /* asked before it stopped */
+    queue_stop_known(&w->q[0], w->now, 0, 0, 0, ""); /* asked before it stopped */
     run(w, 2 * MAX_HOLD_MS);
     assert_int_equal(stop_of(w), LIMIT - 2);
     assert_false(w->reopened);
-    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "near");
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, 0, "near");
     assert_int_equal(stop_of(w), 0);
     run(w, 5000);
     reopen(w);
     run(w, 2 * MAX_HOLD_MS);
     assert_int_equal(w->q[0].consumer.state, CONSUMER_NONE);
-    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, 1, "");
     run(w, 2000);
     assert_int_equal(w->q[0].consumer.state, CONSUMER_ACTIVE);
     end(w);
@@ -365,8 +365,8 @@ static void test_after_a_retry_the_queue_stops_again_where_less_is_left(void **s
     struct world *w = world_with_limit();
 
     deliver_again(w, 0, 1, "near", LIMIT - 2);
-    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "near");
-    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, 0, "near");
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, 1, "");
     run(w, 200);
     assert_int_equal(w->n_claims, 1);
     deliver_again(w, 0, 2, "other", LIMIT - 1);
@@ -380,11 +380,11 @@ static void test_after_a_retry_the_queue_stops_again_where_less_is_left(void **s
     deliver(w, 0, 4);
     deliver_again(w, 0, 5, "again", LIMIT - 2);
     assert_int_equal(stop_of(w), LIMIT - 2);
-    assert_int_equal(queue_stop_outdated(&w->q[0]), LIMIT - 1);
-    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, ""); /* asked before it stopped again */
+    assert_int_equal(queue_stop_outdated(&w->q[0]), 1);
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, 1, ""); /* asked before it stopped again */
     assert_int_equal(stop_of(w), LIMIT - 2);
-    assert_int_equal(queue_stop_outdated(&w->q[0]), LIMIT - 1);
-    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "again");
+    assert_int_equal(queue_stop_outdated(&w->q[0]), 1);
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, 0, "again");
     assert_int_equal(queue_stop_outdated(&w->q[0]), 0);
     end(w);
 }
@@ -394,16 +394,16 @@ static void test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it(vo
 {
     struct world *w = world_with_limit();
 
-    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, 1, "");
     deliver_again(w, 0, 1, "near", LIMIT - 1);
     assert_int_equal(stop_of(w), 0);
     assert_int_equal(w->n_claims, 1);
-    queue_stop_known(&w->q[0], w->now, 0, 0, ""); /* another replica has processed the last of them */
+    queue_stop_known(&w->q[0], w->now, 0, 0, 0, ""); /* another replica has processed the last of them */
     deliver_again(w, 0, 2, "nearer", LIMIT - 1);
     assert_int_equal(stop_of(w), LIMIT - 1);
-    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 2, ""); /* not for this one */
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 2, 1, ""); /* not for this one */
     assert_int_equal(stop_of(w), LIMIT - 1);
-    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, "");
+    queue_stop_known(&w->q[0], w->now, 0, LIMIT - 1, 1, "");
     assert_int_equal(stop_of(w), 0);
     run(w, 200);
     assert_int_equal(w->n_claims, 2);
@@ -414,7 +414,7 @@ static void test_a_standby_of_a_stopped_queue_closes_its_channel(void **state)
 {
     struct world *w = world_with_limit();
 
-    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, "near");
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, 0, "near");
     run(w, 200);
     reopen(w);
     run(w, 2 * MAX_HOLD_MS);
@@ -429,7 +429,7 @@ static void test_an_acceptance_below_0_is_none(void **state)
     struct world *w = world_with_limit();
 
     w->q[0].returns.configured = 2;
-    queue_stop_known(&w->q[0], w->now, 0, -1, "");
+    queue_stop_known(&w->q[0], w->now, 0, -1, 1, "");
     deliver(w, 0, 1);
     assert_int_equal(stop_of(w), 0);
     deliver_again(w, 0, 2, "near", 1);

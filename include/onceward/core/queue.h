@@ -170,7 +170,8 @@ struct queue {
             int64_t count;    /* deliveries of the message that stopped the queue; 0: it is not stopped */
             bool recorded;    /* the inbox has the stop */
             int64_t accepted; /* an operator has continued: up to this count; 0: none */
-            int64_t outdated; /* an acceptance that the inbox may forget: its messages are done; 0: none */
+            int64_t retry;    /* number of the command that accepted them */
+            int64_t outdated; /* the retry that the inbox may forget: its messages are done; 0: none */
         } limit;
         int64_t exclusive_again_ms; /* end of the pause because another replica received messages */
         struct order_peer peers[8];
@@ -371,12 +372,13 @@ void queue_presence(struct queue *q, int64_t now_ms, int n_others);
  * deliveries at which this one has stopped it, if the inbox does not have that yet, and the reason in words; 0: none. */
 int64_t queue_stop_wanted(const struct queue *q, const char **ret_why);
 
-/* The acceptance of an operator that the inbox is to forget, since its messages are done; 0: none. */
+/* The number of the retry whose acceptance the inbox is to forget, since its messages are done; 0: none. */
 int64_t queue_stop_outdated(const struct queue *q);
 
 /* The state of the inbox, to be passed with every report, before the first subscription: the stop, of this count (0: none),
- * or the count up to which an operator has let the queue continue (accepted; 0: none). */
-void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t accepted, const char *why);
+ * or the count up to which an operator has let the queue continue (accepted; 0: none), with the number of that command. */
+void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t accepted, int64_t retry,
+                      const char *why);
 
 /* The figures of another replica that is subscribed to this ordered queue: the number of its subscription, above 0, and
  * of the deliveries that it has received. who: a hash of its instance. Call it for each report, about every 5 s. */

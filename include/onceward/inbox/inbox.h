@@ -348,6 +348,7 @@ struct inbox_stop {
     const char *queue, *why;
     int64_t count;    /* deliveries of the message that stopped it; 0: not stopped */
     int64_t accepted; /* deliveries up to which it continues; 0: it is stopped */
+    int64_t retry;    /* number of the command that accepted them */
 };
 
 struct inbox_presence {
