@@ -39,8 +39,8 @@ def place(rabbitmq):
             return name
 
         @staticmethod
-        def consumer(queue, prefetch):
-            consumers.append(Consumer(rabbitmq, queue, prefetch))
+        def consumer(queue, prefetch, arguments=None):
+            consumers.append(Consumer(rabbitmq, queue, prefetch, arguments))
             return consumers[-1]
 
     yield Place
@@ -49,6 +49,13 @@ def place(rabbitmq):
     for name in names:
         channel.queue_delete(name)
     connection.close()
+
+
+def major_version(rabbitmq):
+    connection = rabbitmq.connect()
+    version = connection._impl.server_properties["version"]
+    connection.close()
+    return int((version.decode() if isinstance(version, bytes) else version).split(".")[0])
 
 
 def expected(acked):
@@ -69,6 +76,75 @@ def test_a_closed_channel_returns_its_tail_to_its_place(place, kind):
         assert got == expected(acked)[:len(got)]
         other.close_channel()
     assert place.consumer(queue, 0).wait(N - len(acked), acked) == expected(acked)
+
+
+@pytest.mark.parametrize("kind", [QUORUM, {**QUORUM, "x-delivery-limit": 20}, CLASSIC], ids=["quorum", "limited", "classic"])
+def test_a_connection_that_is_reset_returns_its_tail_to_its_place(place, kind):
+    queue = place.queue(kind)
+    acked = set(range(2, HELD, 3))
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    first.ack(acked)
+    first.reset()
+    for _ in range(2):
+        other = place.consumer(queue, HELD)
+        got = other.wait(HELD // 2, acked)
+        assert got == expected(acked)[:len(got)]
+        other.reset()
+    assert place.consumer(queue, 0).wait(N - len(acked), acked) == expected(acked)
+
+
+@pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])
+def test_a_standby_gets_all_of_a_connection_that_is_reset(place, kind):
+    queue = place.queue({**kind, **SINGLE})
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    standby = place.consumer(queue, HELD)
+    first.reset()
+    assert standby.wait(HELD)[:HELD] == list(range(1, HELD + 1))
+
+
+@pytest.mark.parametrize("kind", [QUORUM, {**QUORUM, "x-delivery-limit": 20}, CLASSIC], ids=["quorum", "limited", "classic"])
+def test_rejects_lose_the_order_of_a_quorum_queue(place, kind):
+    queue = place.queue(kind)
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    first.cancel_and_reject()
+    returned = [n for n in place.consumer(queue, 0).wait(N) if n <= HELD]
+    assert sorted(returned) == list(range(1, HELD + 1))
+    assert (returned == sorted(returned)) == (kind is CLASSIC)
+
+
+@pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])
+def test_a_consumer_with_a_higher_priority_takes_over_once_all_is_acked(place, rabbitmq, kind):
+    """From RabbitMQ 4 on, of a quorum queue. Else the first consumer stays active."""
+    queue = place.queue({**kind, **SINGLE})
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    higher = place.consumer(queue, HELD, {"x-priority": 10})
+    takes_over = kind is QUORUM and major_version(rabbitmq) >= 4
+    first.ack(set(range(1, HELD)))
+    if takes_over:  # one delivery without an ack keeps the queue from both
+        first.connection.process_data_events(time_limit=1)
+        higher.connection.process_data_events(time_limit=1)
+        assert not higher.got and len(first.got) == HELD
+    first.ack({HELD})
+    if takes_over:
+        assert higher.wait(1)[0] == HELD + 1 and len(first.got) == HELD
+    else:
+        assert first.wait(HELD + 1)[HELD] == HELD + 1
+        higher.connection.process_data_events(time_limit=1)
+        assert not higher.got
+
+
+@pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])
+def test_a_channel_that_closes_beside_a_higher_priority_hands_all_over_in_order(place, kind):
+    queue = place.queue({**kind, **SINGLE})
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    higher = place.consumer(queue, HELD, {"x-priority": 10})
+    first.close_channel()
+    assert higher.wait(HELD)[:HELD] == list(range(1, HELD + 1))
 
 
 @pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])
@@ -105,12 +181,8 @@ def test_a_part_that_is_returned_again_goes_behind_the_rest_of_a_quorum_queue(pl
 
 
 def test_priorities_overtake_in_quorum_queues_from_rabbitmq_4_on(place, rabbitmq):
-    connection = rabbitmq.connect()
-    version = connection._impl.server_properties["version"]
-    major = int((version.decode() if isinstance(version, bytes) else version).split(".")[0])
-    connection.close()
     queue = place.queue(QUORUM, priorities=[0] * 50 + [9])
-    assert place.consumer(queue, 0).wait(51)[0] == (51 if major >= 4 else 1)
+    assert place.consumer(queue, 0).wait(51)[0] == (51 if major_version(rabbitmq) >= 4 else 1)
 
 
 def partitions_of(broker, exchange, queues, n_keys=400):

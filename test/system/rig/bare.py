@@ -1,6 +1,8 @@
 """A consumer with bare AMQP methods: client libraries cancel their consumers before they close a channel, which lets a standby begin
 too early."""
 
+import socket
+import struct
 import time
 
 import pika
@@ -9,13 +11,13 @@ import pika
 class Consumer:
     """A connection with one consumer, which acks nothing by itself."""
 
-    def __init__(self, rabbitmq, queue, prefetch):
+    def __init__(self, rabbitmq, queue, prefetch, arguments=None):
         self.connection = rabbitmq.connect()
         self.channel = self.connection.channel()
         self.channel.basic_qos(prefetch_count=prefetch)
         self.got = []
         self.tag = self.channel.basic_consume(queue, lambda ch, m, p, body: self.got.append(
-            (m.delivery_tag, int(body) if body.isdigit() else p.message_id)))
+            (m.delivery_tag, int(body) if body.isdigit() else p.message_id)), arguments=arguments)
 
     def wait(self, n, acked=(), deadline=30.0):
         """The first n at least, without those that were acked: a quorum queue may forget the latest acks of a channel that is closed."""
@@ -41,11 +43,27 @@ class Consumer:
         except TypeError:
             pass  # pika has sent no close of its own that this could answer
 
+    def reset(self):
+        """A reset in place of any method."""
+        sock = self.connection._impl._transport._sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        self.connection = None
+
+    def cancel_and_reject(self):
+        """Returns all deliveries one by one, the latest first."""
+        self.channel.basic_cancel(self.tag)
+        for tag, _ in reversed(self.got):
+            self.channel.basic_reject(tag, requeue=True)
+        self.channel.close()
+
     def cancel_and_close(self):
         self.channel.basic_cancel(self.tag)
         self.channel.close()
 
     def end(self):
+        if not self.connection:
+            return
         try:
             self.connection.close()
         except (TypeError, pika.exceptions.AMQPError):
