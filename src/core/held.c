@@ -383,6 +383,8 @@ void held_outcome(struct delivery *d, enum outcome_kind kind)
 {
     if (d->outcome.kind == OUTCOME_COMPLETE)
         free(d->outcome.complete.result);
+    else if (d->outcome.kind == kind && kind == OUTCOME_NONE)
+        return;
     d->outcome.kind = kind;
     d->outcome.fail = (struct outcome_fail){0};
     static_assert(sizeof(d->outcome.fail) >= sizeof(d->outcome.release) &&

@@ -486,7 +486,7 @@ static bool next_question(struct queue *q, unsigned can, struct action *ret)
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     assert(!q->consequences.n && q->notes.at <= q->notes.n);
-    if (next_note(q, ret) || next_abandon(q, ret) || next_to_broker(q, now_ms, can, ret))
+    if ((q->notes.n && next_note(q, ret)) || next_abandon(q, ret) || next_to_broker(q, now_ms, can, ret))
         return true;
     if (q->database->linked) {
         if ((can & 1u << OP_COMPLETE && action_take_first(q, now_ms, OP_COMPLETE, ret)) ||
@@ -503,7 +503,7 @@ bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *re
         return true;
     if (next_consumer(q, now_ms, can, ret) || next_question(q, can, ret))
         return true;
-    return next_note(q, ret); /* log lines of the steps above */
+    return q->notes.n && next_note(q, ret); /* log lines of the steps above */
 }
 
 /* --- deadlines --- */
