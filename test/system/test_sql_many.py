@@ -448,6 +448,18 @@ def test_a_replica_with_another_order_is_refused(inbox, sessions, queue, wider):
     assert register("a", queue, takes_over=queue) == [] and recorded() == (queue, "a")
 
 
+def test_a_last_attempt_without_a_transaction_keeps_its_time_for_every_replica(inbox, sessions):
+    """Its application may still be at work on it, and the next message of its key waits for that."""
+    other = sessions("other")
+    inbox.claim("m", transaction=False, max_attempts=1)
+    assert answers(inbox.fail("m", delay=60_000)) == ["failed"]
+    waits, = other.claim("m", transaction=False, max_attempts=1)
+    assert waits.answer == "not_due" and 50_000 < waits.wait_ms <= 60_000
+    assert answers(other.claim("m", max_attempts=1)) == ["exhausted"], "a token that has ended can commit nothing"
+    inbox.query("UPDATE onceward.inbox SET next_attempt_at = clock_timestamp() WHERE consumer = %s", inbox.consumer)
+    assert answers(other.claim("m", transaction=False, max_attempts=1)) == ["exhausted"]
+
+
 def test_claims_of_a_replica_that_registered_before_a_change_of_the_order_fail(inbox, sessions):
     """Also where no presence row shows the replica, or it stood still for longer than a row counts."""
     name, former, neighbour = inbox.consumer, sessions("former"), sessions("neighbour")
