@@ -20,7 +20,8 @@
 --
 -- An owner that ends without an answer is not charged to the message: a takeover leaves `attempt` as it is and adds to `takeovers`, up to 2 for
 -- holders who had other messages in work, too, and always for one who had only this (`alone`). A row that was swept is taken over, too.
--- exhausted: failed, with all attempts made, and due where not p_transaction; or to be taken over, with takeovers at p_max_attempts + 2.
+-- exhausted: failed, with all attempts made, and due where not p_transaction and the consumer has an order; or to be taken over, with takeovers at
+-- p_max_attempts + 2.
 --
 -- In three statements, each with a snapshot of its own:
 --   1. insert what neither a row nor an entry of the history exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
@@ -244,7 +245,9 @@ BEGIN
                      ELSE 'locked' END
             -- Without a transaction nothing fences a last attempt that had no answer: its time is kept for the other messages of its key.
             WHEN r.status = 'failed' AND r.attempt >= p_max_attempts[i.queue] THEN
-                CASE WHEN NOT p_transaction AND r.next_attempt_at > v_now THEN 'not_due' ELSE 'exhausted' END
+                CASE WHEN NOT p_transaction AND r.next_attempt_at > v_now
+                          AND EXISTS (SELECT FROM onceward.consumer c WHERE c.consumer = p_consumers[i.queue] AND c.order_key <> '')
+                     THEN 'not_due' ELSE 'exhausted' END
             -- A token that has ended is never issued again: a late call with it must not be valid again.
             WHEN r.token = i.token THEN 'lost'
             WHEN r.next_attempt_at > v_now THEN 'not_due'

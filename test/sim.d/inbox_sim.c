@@ -108,7 +108,7 @@ static enum row_answer claim_answer(const struct inbox_row_sim *r, int64_t now_u
         if (r->swept)
             return takeover_answer(r, now_us, who, ask);
         if (r->attempt >= who->max_attempts)
-            return !who->transaction && r->next_us > now_us ? ROW_NOT_DUE : ROW_EXHAUSTED;
+            return who->ordered && !who->transaction && r->next_us > now_us ? ROW_NOT_DUE : ROW_EXHAUSTED;
         /* fall through */
     default:
         if (has_token(r, ask->token))

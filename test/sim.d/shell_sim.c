@@ -170,6 +170,7 @@ static void who_asks(const struct world *w, const struct sidecar *s, struct batc
                                          .own = s->own,
                                          .gone = gone,
                                          .transaction = r->transaction,
+                                         .ordered = r->ordered,
                                          .window_us = r->token_window_ms * 1000,
                                          .max_window_us = r->max_window_ms * 1000,
                                          .max_attempts = r->max_attempts,

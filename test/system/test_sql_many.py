@@ -453,6 +453,8 @@ def test_a_last_attempt_without_a_transaction_keeps_its_time_for_every_replica(i
     other = sessions("other")
     inbox.claim("m", transaction=False, max_attempts=1)
     assert answers(inbox.fail("m", delay=60_000)) == ["failed"]
+    assert answers(other.claim("m", transaction=False, max_attempts=1)) == ["exhausted"], "no message waits for its key"
+    assert inbox.register((inbox.consumer, "/", inbox.consumer, None), order_key="a") == []
     waits, = other.claim("m", transaction=False, max_attempts=1)
     assert waits.answer == "not_due" and 50_000 < waits.wait_ms <= 60_000
     assert answers(other.claim("m", max_attempts=1)) == ["exhausted"], "a token that has ended can commit nothing"
