@@ -155,6 +155,9 @@ class OrderedRun(Run):
             queue.close()
         return found
 
+    def n_left(self):
+        return sum(self.depths().values()) + len(self.unsettled(self.postgres))
+
     def is_quiet(self):
         self.trace_progress()
         return self.is_done(self.pods, PARTITIONS, self.postgres)
