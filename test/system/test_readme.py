@@ -106,7 +106,7 @@ def test_each_file_that_is_shown_is_that_file():
 def test_the_lines_that_an_example_shows_are_its_own():
     n = 0
     for page in pages.all_pages():
-        for name, block in re.findall(r"^The lines that matter, of \[[^]]*\]\(([^)]+)\):\n\n```\w+\n(.*?)```", pages.read(page), re.S | re.M):
+        for name, block in re.findall(r"^The lines that matter in \[[^]]*\]\(([^)]+)\):\n\n```\w+\n(.*?)```", pages.read(page), re.S | re.M):
             with open(pages.path(os.path.join(os.path.dirname(page), name)), encoding="utf-8") as f:
                 lines = {line.strip() for line in f}
             strange = [line for line in block.split("\n") if line.strip() not in lines | {"", "…"}]
