@@ -131,7 +131,7 @@ def test_the_commands_that_correct_a_message_id(bed):
     with open(sidecar.config_path, "w", encoding="utf-8") as f:
         json.dump(merge(sidecar.config, {"queues": {bed.queue.name: {"message_id": sources}}}), f)
     reload, redrive = commands(page, "onceward reload")
-    said = shell(reload, ONCEWARD_CONFIG=sidecar.config_path)
+    said = shell(reload.replace("FILE", sidecar.config_path))
     assert "reloaded" in said, said
     shell(redrive.replace("FILE", sidecar.config_path))
     wait_until(lambda: bed.status("7") == "completed", "the message is completed under its own id")
