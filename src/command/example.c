@@ -34,28 +34,29 @@ int command_schema(int argc, char **argv)
 
 /* --- example --- */
 
-/* The keys that a new user needs to consider. */
+/* The keys that a new user needs to consider. Servers, names and path are those of the README's set-up.
+ * `token_window` is left out: written down at its default, it makes `check` warn that shutdown_grace is
+ * shorter. */
 #define QUEUE "queues.<name>."
 
 static const char head[] =
     "{\n"
     "  \"broker\": { \"url\": \"amqp://guest:guest@localhost:5672/\" },\n"
-    "  \"database\": { \"url\": \"postgresql://orders_sidecar@localhost:5432/orders\" },\n"
+    "  \"database\": { \"url\": \"postgresql://payments_sidecar:change-me@localhost:5432/app\" },\n"
     "  \"queues\": {\n"
-    "    \"orders\": {\n"
+    "    \"payments\": {\n"
     "      \"forward\": {\n"
-    "        \"url\": \"http://127.0.0.1:8080/messages\",\n"
+    "        \"url\": \"http://127.0.0.1:8080/payments\",\n"
     "        \"content_type\": \"application/json\"\n"
     "      },\n";
-static const char tail[] = "      \"token_window\": \"20s\",\n"
-                           "      \"message_id\": [\"property:message_id\"],\n"
+static const char tail[] = "      \"message_id\": [\"property:message_id\"],\n"
                            "      \"retention\": \"7d\"\n"
                            "    }\n"
                            "  }\n"
                            "}\n";
 static const char *const paths[] = {
-    "broker.url",       "database.url",       QUEUE "forward.url", QUEUE "forward.content_type",
-    QUEUE "completion", QUEUE "token_window", QUEUE "message_id",  QUEUE "retention"};
+    "broker.url",       "database.url",     QUEUE "forward.url", QUEUE "forward.content_type",
+    QUEUE "completion", QUEUE "message_id", QUEUE "retention"};
 
 static void tell_key(void *ctx, const char *path, const char *fallback, const char *sentence)
 {
@@ -72,8 +73,8 @@ static int example_usage(FILE *to, int status)
         "usage: onceward example [--completion response|transaction]\n"
         "       onceward example --batch [--completion response|transaction]\n"
         "Prints a small configuration to start with, and on standard error the meaning of each of its keys.\n"
-        "  onceward example >onceward.json    # put in your servers, then: onceward check --connect --config onceward.json\n"
-        "`onceward explain --keys` lists the other keys.\n"
+        "  onceward example >onceward.json    # put in your servers, then: onceward check --config onceward.json --connect\n"
+        "`onceward explain --keys` lists the other keys. Applications in 12 languages are in deploy/examples of the sources.\n"
         "  --completion NAME  the value of the key `completion`; default: response, with --batch: transaction\n"
         "  --batch            print an application in Python that takes several messages in a request:\n"
         "                     onceward example --batch >application.py\n",
@@ -81,23 +82,23 @@ static int example_usage(FILE *to, int status)
     return status;
 }
 
-/* The configuration's part of it goes to standard error, so that the application can be written to a file. */
+/* The configuration for it goes to standard error, so that the application can be written to a file. */
 static int print_application(bool transaction)
 {
     fputs(transaction ? example_transaction : example_response, stdout);
     fflush(stdout);
     fprintf(
         stderr,
-        "To send it several messages in a request, set for its queue:\n"
+        "To send the application several messages in a request, set for its queue:\n"
         "    \"completion\": \"%s\",\n"
         "    \"forward\": { \"url\": \"http://127.0.0.1:8080/payments%s\", \"batch\": { \"max_messages\": 100 } }\n"
         "%s\n"
         "`onceward try` tests it.\n",
         transaction ? "transaction" : "response", transaction ? "/valid" : "",
         transaction
-            ? "/payments/all does all messages of a request or none; /payments/valid names those that are wrong."
-            : "It names the messages that are wrong. Its table: CREATE TABLE charges (message_id text PRIMARY KEY, "
-              "order_id text NOT NULL, cents integer NOT NULL);");
+            ? "/payments/all does the work of all messages of a request or of none; /payments/valid names the invalid ones."
+            : "The application names invalid messages in its answer. Its table: CREATE TABLE charges (message_id text "
+              "PRIMARY KEY, order_id text NOT NULL, cents integer NOT NULL);");
     return STATUS_DONE;
 }
 

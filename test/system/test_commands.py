@@ -323,7 +323,7 @@ def test_the_schema_is_that_of_the_documentation():
 def test_the_example_is_valid_and_explained(completion):
     done = run("example", *(["--completion", completion] if completion else []))
     config = json.loads(done.out)
-    assert done.status == 0 and config["queues"]["orders"]["completion"] == (completion or "response")
+    assert done.status == 0 and config["queues"]["payments"]["completion"] == (completion or "response")
     checked = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=done.raw, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                              timeout=60, env=ENVIRONMENT)
     assert checked.returncode == 0 and b"warning" not in checked.stdout, checked.stdout
@@ -331,10 +331,17 @@ def test_the_example_is_valid_and_explained(completion):
     def leaves(value, path):
         return [x for k, v in value.items() for x in leaves(v, path + [k])] if isinstance(value, dict) else [".".join(path)]
 
-    keys = [path.replace("queues.orders.", "queues.<name>.") for path in leaves(config, [])]
+    keys = [path.replace("queues.payments.", "queues.<name>.") for path in leaves(config, [])]
     assert sorted(keys) == sorted(line for line in done.err.splitlines() if not line.startswith(" "))
     for key in keys:
         assert f"{key}\n    {good('explain', key).splitlines()[1].strip()}\n" in done.err
+    with open(os.path.join(os.path.dirname(__file__), "../../conf/payments.json")) as f:
+        set_up = json.load(f)
+    queue, of_set_up = config["queues"]["payments"], set_up["queues"]["payments"]
+    assert all(config[key] == set_up[key] for key in ("broker", "database")) and queue["forward"]["url"] == of_set_up["forward"]["url"]
+    for key in ("message_id", "retention"):
+        value = queue[key] if isinstance(queue[key], str) else json.dumps(queue[key])
+        assert re.search(rf"default:? `?{re.escape(value)}", good("explain", f"queues.<name>.{key}")), f"{key} is not the default"
 
 
 @pytest.mark.parametrize("options, file", [([], "batch.py"), (["--completion", "transaction"], "batch.py"),
@@ -346,7 +353,7 @@ def test_the_application_for_batches_is_that_of_the_examples(options, file):
         assert done.status == 0 and done.out == f.read()
     setting = json.loads("{%s}" % re.search(r'^ +("completion".*\n.*)$', done.err, re.M).group(1))
     config = json.loads(good("example"))
-    config["queues"]["orders"].update(setting)
+    config["queues"]["payments"].update(setting)
     assert setting["completion"] == (options or ["transaction"])[-1]
     checked = subprocess.run([schema.require_binary(), "check", "--config", "-"], input=json.dumps(config).encode(), stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, timeout=60, env=ENVIRONMENT)
