@@ -1196,6 +1196,7 @@ struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
     assert(d->op == OP_CLAIM || d->op == OP_DEAD_LETTER);
     delivery_drop_token(d);
     d->n_waits = 0;
+    d->n_given_back = 0; /* an operator's retry begins again, with short waits */
     if (d->given_up)
         return life_give_up(q, now_ms, d, LETTER_UNCLAIMED);
     if (d->row_end != ROW_END_ON_HOLD)

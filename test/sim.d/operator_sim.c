@@ -8,6 +8,8 @@
 
 #include "onceward/base/buf.h"
 
+#include <string.h>
+
 enum { IN_A_SECOND = 500, UNFINISHED_IN_A_SECOND = 30, N_RETRIES = 2 }; /* in 10,000 */
 
 static void continue_queues(struct world *w)
@@ -64,6 +66,7 @@ void operator_second(struct world *w)
         if (t->n_retries < N_RETRIES && random_chance(&w->random, 5000)) {
             TRACE(w, "the operator retries %s", t->id);
             inbox_sim_retry(&t->row, database_now(w));
+            memset(t->free, 0, sizeof(t->free)); /* the message begins again, with short waits */
             t->n_retries++;
             w->database->retry_number[t->queue]++;
         } else {

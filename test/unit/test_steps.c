@@ -170,6 +170,32 @@ static void test_not_now_again_and_again_waits_longer(void **state)
     bed_end(b);
 }
 
+/* An operator's retry of a held message begins again. */
+static void test_not_now_after_a_retry_of_a_held_message_waits_briefly(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    for (int n = 1; n <= 4; n++) {
+        bed_answer(b, d, 423);
+        bed_asks(b, OP_RELEASE);
+        bed_row(b, d, ROW_RELEASED);
+        bed_pass(b, delivery_delay_ms(d));
+        bed_asks(b, OP_CLAIM);
+        bed_row(b, d, n < 4 ? ROW_CLAIMED : ROW_ON_HOLD);
+        if (n < 4)
+            bed_does(b, ACTION_FORWARD);
+    }
+    bed_pass(b, 30000);
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, d, ROW_CLAIMED);
+    bed_does(b, ACTION_FORWARD);
+    bed_answer(b, d, 423);
+    assert_int_equal(d->n_given_back, 1);
+    assert_backoff(d, 1000);
+    bed_end(b);
+}
+
 static void test_what_was_not_sent_waits_for_the_probe_alone(void **state)
 {
     struct bed *b = bed_of(false);
@@ -942,6 +968,7 @@ int main(void)
         cmocka_unit_test(test_a_failure_without_an_end_waits_for_a_window),
         cmocka_unit_test(test_not_now_waits_as_asked),
         cmocka_unit_test(test_not_now_again_and_again_waits_longer),
+        cmocka_unit_test(test_not_now_after_a_retry_of_a_held_message_waits_briefly),
         cmocka_unit_test(test_what_was_not_sent_waits_for_the_probe_alone),
         cmocka_unit_test(test_a_permanent_answer_is_a_dead_letter),
         cmocka_unit_test(test_a_commit_has_a_grace_period),
