@@ -83,11 +83,13 @@ static const char *why_spared(const struct world *w, const struct sidecar *s, co
                               const struct copy *m)
 {
     const struct sidecar_queue *q = &s->queues[p->queue];
+    const struct promises *o = promises_of(s, p->queue);
 
     (void)w;
     if (p->carrier->lost_database || s->n_losses != p->n_losses)
         return "the database's connection broke";
-    if (promises_of(s, p->queue)->was_on_us >= p->told_us || q->core.share->brake.on)
+    /* The breaker may also have been on until an answer in this turn. */
+    if (o->was_on_us >= p->told_us || o->on_us || q->core.share->brake.on)
         return "everything fails";
     if (s->draining)
         return "a drain";
@@ -571,7 +573,8 @@ void promises_turn(struct world *w, struct sidecar *s)
                 o->on_us = w->now_us;
                 w->counts.n_breakers++;
             }
-        } else {
+        } else if (o->on_us) {
+            o->was_on_us = w->now_us;
             o->on_us = 0;
         }
         if (has_work(w, s, q))
