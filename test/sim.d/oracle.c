@@ -528,14 +528,15 @@ void oracle_asked(struct world *w, struct truth *t)
         oracle_broken(w, "busy", "%d statements about %s in one second", t->n_items, t->id);
 }
 
-/* A window without an answer, or 504: the next attempt must wait for at least a window. */
-static void put_off(struct world *w, const struct batch_item *item)
+/* A window without an answer, or 504: the next attempt must wait for at least a window. A statement that repeats one whose
+ * answer was lost changes nothing. */
+static void put_off(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
 {
     const struct post *p = post_of_token(item->truth, item->ask.token);
     bool unanswered = item->op == OP_REVOKE || (item->op == OP_FAIL && item->ask.only_expired) ||
                       (p && p->answered && p->kind == ANSWER_STATUS && p->status == 504);
 
-    if (p && unanswered)
+    if (p && unanswered && was->status == INBOX_PROCESSING)
         item->truth->at_work_until_us = w->now_us + rules_of(w, item->queue)->token_window_ms * 1000;
 }
 
@@ -548,7 +549,7 @@ void oracle_written(struct world *w, const struct batch *b, const struct batch_i
     if (reply->answer == ROW_DEAD || reply->answer == ROW_DEAD_LETTERED)
         item->copy->is_dead = true;
     if (reply->answer == ROW_FAILED || reply->answer == ROW_RELEASED)
-        put_off(w, item);
+        put_off(w, item, was);
     promises_written(w, item);
     switch (b->kind) {
     case BATCH_RENEW:
