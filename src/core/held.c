@@ -89,7 +89,7 @@ bool held_is_parked(const struct delivery *d)
         return d->outcome.request == REQUEST_PUT_OFF && operation_info(d->op)->idle;
     if (d->wait == WAIT_BRAKE) /* others must arrive to reset the breaker */
         return true;
-    if (d->wait == WAIT_HELD && !d->message) /* too large for its room */
+    if (d->wait == WAIT_ROOM || (d->wait == WAIT_HELD && !d->message)) /* too large, for now or always */
         return true;
     return operation_info(d->op)->idle || d->answer.accepted_until_ms;
 }

@@ -954,6 +954,9 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     const struct delivery *d = k ? container_of(k, struct delivery, in_tags) : NULL;
     int64_t most_ms = q->rules.max_hold_ms + q->rules.max_window_ms + 60000;
 
+    /* A body without room stays until nothing else is held, where the broker drops each message that is returned. */
+    if (d && d->wait == WAIT_ROOM && drops_first_return(&w->plan->queues[queue]))
+        return;
     if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms || q->order.limit.count ||
         d->copy.delivery_count >= near_count(&w->plan->queues[queue], true) || s->database.down_since_ms ||
         w->database->retries)

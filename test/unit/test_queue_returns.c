@@ -489,6 +489,36 @@ static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **sta
     }
 }
 
+/* With a prefetch of 1 such a delivery has all the credit. Others need it, once the pause is over. */
+static void test_what_has_no_room_keeps_no_credit(void **state)
+{
+    struct world *w = world(KIND_CLASSIC);
+    struct arrival large = {.generation = w->q.generation,
+                            .number = 1000000,
+                            .body_len = MAX_MESSAGE,
+                            .n_bytes = MAX_MESSAGE,
+                            .id = SLICE("large"),
+                            .no_id = DEAD_NONE};
+
+    w->q.rules.prefetch = w->q.rules.concurrency = w->q.consumer.prefetch = 1;
+    w->q.rules.max_bytes = MAX_MESSAGE;
+    w->q.rules.max_hold_ms = 3600000;
+    w->not_due = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 1000);
+    assert_int_equal(w->n_consumed, 2); /* the delivery before is parked */
+    large.consumer = w->q.consumer.number;
+    queue_delivered(&w->q, w->now, &large);
+    run(w, w->now + 1000);
+    assert_true(w->q.pauses[PAUSE_BYTES_FULL].since_ms);
+    assert_int_equal(w->n_consumed, 2);
+    run(w, w->now + 150000);
+    assert_false(w->q.pauses[PAUSE_BYTES_FULL].since_ms);
+    assert_int_equal(w->n_requeued, 0);
+    assert_int_equal(w->n_consumed, 3);
+    end(w);
+}
+
 /* Others pass it until the limit is near. Then it stays in the queue, where an operator can take it out. */
 static void test_what_is_too_large_holds_up_others_only_before_the_limit(void **state)
 {
@@ -781,6 +811,7 @@ int main(void)
         cmocka_unit_test(test_a_queue_that_needs_a_consumer_keeps_it_when_a_message_is_renewed_too_often),
         cmocka_unit_test(test_what_a_broker_does_not_count_goes_back_near_the_limit),
         cmocka_unit_test(test_room_is_made_near_the_limit_before_the_kind_is_known),
+        cmocka_unit_test(test_what_has_no_room_keeps_no_credit),
         cmocka_unit_test(test_what_is_too_large_holds_up_others_only_before_the_limit),
         cmocka_unit_test(test_copies_of_one_message_count_as_parked_up_to_those_that_follow_it),
         cmocka_unit_test(test_what_waits_for_its_reject_keeps_no_body),
