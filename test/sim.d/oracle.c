@@ -799,6 +799,17 @@ void oracle_reopens(struct world *w, struct sidecar *s, int queue, const char *w
     h->yielded_change = h->n_changes;
 }
 
+/* Would the broker drop one of its messages at the next return? */
+static bool holds_last(const struct world *w, const struct queue *q, int queue)
+{
+    for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next)
+        if (w->plan->queues[queue].quorum && w->plan->queues[queue].limit != LIMIT_NONE &&
+            container_of((struct link *)k, struct delivery, in_tags)->copy.delivery_count >=
+                w->plan->queues[queue].limit)
+            return true;
+    return false;
+}
+
 /* The broker delivers to none: the active replica holds deliveries that do not end, and a higher one waits. */
 static void check_handover(struct world *w, struct sidecar *s, int queue)
 {
@@ -809,10 +820,12 @@ static void check_handover(struct world *w, struct sidecar *s, int queue)
     /* A report of both, five seconds, the requests in flight, and the rest. */
     int64_t patience_us = 2 * REPORTS_US + 10000000 + r->token_window_ms * 1000, since = b->hands_over_us;
 
-    if (q->held.unacked.len >= (size_t)r->prefetch)
-        h->full_us = w->now_us;
-    if (since && since < h->full_us)
-        since = h->full_us;
+    if (q->held.unacked.len >= (size_t)r->prefetch || !broker_is_outranked(w, s, queue))
+        h->moves_us = w->now_us;
+    if (since && since < h->moves_us)
+        since = h->moves_us;
+    if (q->pauses[PAUSE_DELIVERY_LIMIT].since_ms || holds_last(w, q, queue))
+        h->limited_us = w->now_us;
     if (!since || broker_active_sidecar(w, queue) != s || !s->base || !s->link || s->link->cut ||
         s->base->cut || !broker_is_outranked(w, s, queue))
         return;
@@ -829,7 +842,7 @@ static void check_handover(struct world *w, struct sidecar *s, int queue)
     if (w->now_us - since < patience_us)
         return;
     if (h->yielded_change != h->n_changes && w->now_us - h->yielded_us > YIELD_AGAIN_US + patience_us &&
-        !q->pauses[PAUSE_DELIVERY_LIMIT].since_ms)
+        w->now_us - h->limited_us >= patience_us)
         oracle_broken(w, "handover", "an ordered queue stands still for %lld s: a higher replica waits",
                       (long long)(w->now_us - since) / 1000000);
     if (w->now_us - w->oracle->silence[s->index][queue].handover_us >

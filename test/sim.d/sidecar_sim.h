@@ -32,8 +32,9 @@ struct sidecar_queue {
         unsigned members;    /* a bit for each sidecar that was subscribed to it at the latest report */
         int n_changes, n_lost, n_taken, n_yielded; /* changes of the members, channels lost unplanned, … */
         int yielded_change;                        /* n_changes when it last yielded */
-        /* When it last yielded, another one last reported a higher priority, and its prefetch was last used up. */
-        int64_t yielded_us, outranked_us, full_us;
+        /* When it last yielded, another one last reported a higher priority, it was last the highest or had used up its
+         * prefetch, and its messages were last near their delivery limit. */
+        int64_t yielded_us, outranked_us, moves_us, limited_us;
     } handover;
     bool
         unclean; /* the start before was killed, and no delivery of this start has shown that it kills nothing */
