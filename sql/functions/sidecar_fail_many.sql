@@ -10,8 +10,8 @@
 -- window that ends later than c_most and two seconds from now was given by a clock that was ahead. It counts as
 -- ended: the caller, who has the token, has waited for it by another clock.
 --
--- Answers, one per item: failed (now, or before, with this token) | released | completed | locked (read the row
--- again) | extended (wait_ms: the rest of the window) | lost | vanished.
+-- Answers, one per item: failed (now, or before, with this token) | released | completed (with this token) | locked
+-- (read the row again) | extended (wait_ms: the rest of the window) | lost | vanished.
 --
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
 -- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with
@@ -71,8 +71,8 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT CASE
             WHEN r.status IS NULL THEN 'vanished'
+            WHEN r.token <> i.token THEN 'lost' -- even if it is completed: perhaps with another body
             WHEN r.status = 'completed' THEN 'completed'
-            WHEN r.token <> i.token THEN 'lost'
             WHEN r.status = 'failed' THEN 'failed'
             WHEN r.status = 'waiting' THEN 'released'
             WHEN r.status <> 'processing' THEN 'lost'

@@ -7,7 +7,7 @@
 -- as unproven_at; negative: unchanged. p_batch_caps: largest size of the next request with this message; NULL:
 -- unchanged.
 --
--- Answers, one per item: released (now, or before, with this token) | completed | locked (read the row again) |
+-- Answers, one per item: released (now, or before, with this token) | completed (with it) | locked (read the row again) |
 -- lost | vanished.
 --
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
@@ -57,8 +57,8 @@ BEGIN
     RETURN QUERY
     SELECT i.ord::integer,
            CASE WHEN r.status IS NULL THEN 'vanished'
+                WHEN r.token <> i.token THEN 'lost' -- even if it is completed: perhaps with another body
                 WHEN r.status = 'completed' THEN 'completed'
-                WHEN r.token <> i.token THEN 'lost'
                 WHEN r.status = 'waiting' THEN 'released'
                 WHEN r.status = 'processing' THEN 'locked'
                 ELSE 'lost' END

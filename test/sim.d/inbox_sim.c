@@ -322,10 +322,10 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (!has_row(r))
         ret->answer = ROW_VANISHED;
-    else if (r->status == INBOX_COMPLETED)
-        ret->answer = ROW_COMPLETED;
     else if (!has_token(r, ask->token) || r->status == INBOX_DEAD || r->status == INBOX_HELD)
         ret->answer = ROW_LOST;
+    else if (r->status == INBOX_COMPLETED)
+        ret->answer = ROW_COMPLETED;
     else if (r->status == INBOX_FAILED || r->status == INBOX_WAITING)
         ret->answer = r->status == INBOX_FAILED ? ROW_FAILED : ROW_RELEASED;
     else if (ask->only_expired && r->expires_us > now_us && !ends_late(r, now_us)) {
@@ -351,10 +351,10 @@ void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inb
     *ret = (struct inbox_reply){.unproven_us = -1};
     if (!has_row(r))
         ret->answer = ROW_VANISHED;
-    else if (r->status == INBOX_COMPLETED)
-        ret->answer = ROW_COMPLETED;
     else if (!has_token(r, ask->token))
         ret->answer = ROW_LOST;
+    else if (r->status == INBOX_COMPLETED)
+        ret->answer = ROW_COMPLETED;
     else if (r->status == INBOX_WAITING)
         ret->answer = ROW_RELEASED;
     else if (r->status != INBOX_PROCESSING)

@@ -255,6 +255,16 @@ def test_a_token_past_its_window_still_settles_and_completes(inbox, app):
     assert app.complete(inbox.token("m2")) == "completed"
 
 
+def test_a_failure_beside_another_claims_completion_is_lost(inbox, other):
+    """A crash of the database has lost the claim, and a copy with another body was claimed and completed."""
+    inbox.claim("m1", "m2")
+    inbox.settle("m1", "m2")
+    assert answers(other.claim("m1", "m2")) == ["completed"] * 2
+    assert answers(other.fail("m1", secret=str(uuid.uuid4()))) == ["lost"]
+    assert answers(other.release("m2", secret=str(uuid.uuid4()))) == ["lost"]
+    assert answers(inbox.fail("m1")) == answers(inbox.release("m2")) == ["completed"]
+
+
 def test_fail_answers(inbox, app):
     inbox.claim("m1", "completed", "extended", "over")
     inbox.settle("completed")
