@@ -253,6 +253,14 @@ void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscript
 
 /* --- standing still --- */
 
+/* The oldest of messages that all wait for themselves: not for a moment, and not for a pause. */
+static const struct delivery *oldest_waiting(const struct queue *q, int64_t now_ms)
+{
+    const struct delivery *d = container_of(q->held.unacked.head.next, struct delivery, in_tags);
+
+    return pause_is_any_on(q) || now_ms - d->copy.received_ms < q->rules.stats_interval_ms ? NULL : d;
+}
+
 /* The first message with others behind it, or else the first that is held. */
 static const struct delivery *blocking_head(const struct queue *q)
 {
@@ -281,6 +289,8 @@ void order_watch(struct queue *q, int64_t now_ms)
         q->held.wanted[OP_CLAIM].len || !order_is_settled(q))
         return;
     d = blocking_head(q);
+    if (!d)
+        d = oldest_waiting(q, now_ms);
     if (!d)
         return;
     q->order.blocked_ms = now_ms ? now_ms : 1;

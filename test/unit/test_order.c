@@ -22,6 +22,7 @@ struct world {
     int n_claims;
     bool holds; /* the database: each row is held, and its message has crashed the application twice */
     bool was_quarantined;
+    bool not_due; /* each row waits for an hour */
 };
 
 static void carry_out(struct world *w, struct queue *q, const struct action *a)
@@ -37,6 +38,10 @@ static void carry_out(struct world *w, struct queue *q, const struct action *a)
         return;
     w->n_claims++;
     w->was_quarantined |= a->d->claim.alone;
+    if (w->not_due)
+        queue_row(
+            q, w->now, a->d->ref,
+            &(struct row){.op = OP_CLAIM, .answer = ROW_NOT_DUE, .unproven_ms = -1, .wait_ms = 3600000});
     if (w->holds)
         queue_row(q, w->now, a->d->ref,
                   &(struct row){.op = OP_CLAIM, .answer = ROW_ON_HOLD, .attempt = 8, .crashes = 2});
@@ -297,6 +302,26 @@ static void test_a_held_copy_without_a_key_may_use_the_prefetch_up(void **state)
     run(w, 2000);
     assert_int_equal(w->n[EVENT_ORDER_BLOCKED], 1);
     assert_int_equal(w->n_of_latest, 0);
+    end(w);
+}
+
+/* Each has a key of its own, so none waits behind another. */
+static void test_messages_in_backoff_may_use_the_prefetch_up(void **state)
+{
+    struct world *w = world();
+
+    w->not_due = true;
+    w->can = 1u << OP_CLAIM;
+    w->q[0].consumer.prefetch = 2;
+    deliver(w, 0, 1);
+    run(w, 20000);
+    assert_int_equal(w->n[EVENT_ORDER_BLOCKED], 0);
+    deliver(w, 0, 2);
+    run(w, 1000);
+    assert_int_equal(w->n[EVENT_ORDER_BLOCKED], 1);
+    assert_int_equal(w->n_of_latest, 0);
+    run(w, 20000);
+    assert_int_equal(w->n[EVENT_ORDER_BLOCKED], 3);
     end(w);
 }
 
@@ -601,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_large_headers_stop_the_queue_like_a_large_body),
         cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
         cmocka_unit_test(test_a_held_copy_without_a_key_may_use_the_prefetch_up),
+        cmocka_unit_test(test_messages_in_backoff_may_use_the_prefetch_up),
         cmocka_unit_test(test_a_queue_near_its_limit_stops_until_an_operator_continues),
         cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
         cmocka_unit_test(test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it),
