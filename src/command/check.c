@@ -10,24 +10,10 @@
 #include "onceward/config/config.h"
 #include "onceward/config/memory.h"
 
-#include <getopt.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: onceward check --config FILE [--connect [--sample]] [--effective] [--json]\n"
-    "Validates the configuration and lists all of its errors at once.\n"
-    "  --connect    also try the state file, the database (roles, schema, consumers), the broker with each queue, and each\n"
-    "               application\n"
-    "  --sample     also take one message of each queue and return it: prints the id that `message_id` finds, or the fields\n"
-    "               of the message and the settings that would find one. The broker counts this as a delivery: the message\n"
-    "               is marked as redelivered, and on a quorum queue it counts towards the delivery limit\n"
-    "  --effective  print every key with its value and its source: the file, `defaults` or the built-in default. Secrets are\n"
-    "               masked\n"
-    "  --json       print one JSON object per line: result (ok, warn or fail), where, path (of a key), text\n"
-    "FILE may be - for standard input. Without --config it is the value of ONCEWARD_CONFIG.\n";
-
 struct check_options {
-    const char *path;
+    const char *config;
     bool connect, sample, effective, json;
 };
 
@@ -82,7 +68,7 @@ static struct config *load(const struct check_options *o, struct config_values *
 {
     struct config_report report = {0};
     struct config *c = NULL;
-    int failed = config_load_values(o->path, admin_check_url, &c, &report, values);
+    int failed = config_load_values(o->config, admin_check_url, &c, &report, values);
 
     for (size_t i = 0; i < report.n; i++) {
         tell_key(&report.findings[i], o);
@@ -137,8 +123,9 @@ static void summarize(const struct findings *s)
         printf("Everything answers.\n");
 }
 
-static int check(const struct check_options *o)
+static int check_run(void *options)
 {
+    const struct check_options *o = options;
     struct findings s = {.json = o->json, .where = "configuration"};
     struct config_values values = {0};
     struct config *c = load(o, o->effective ? &values : NULL);
@@ -149,7 +136,7 @@ static int check(const struct check_options *o)
         config_values_deinit(&values);
         return STATUS_USAGE;
     }
-    buf_printf(&text, "%s: %zu queue%s", o->path, c->n_queues, c->n_queues == 1 ? "" : "s");
+    buf_printf(&text, "%s: %zu queue%s", o->config, c->n_queues, c->n_queues == 1 ? "" : "s");
     if (o->json) {
         check_tell_json(FINDING_OK, "configuration", "", buf_text(&text));
     } else {
@@ -171,43 +158,34 @@ static int check(const struct check_options *o)
     return status;
 }
 
-static int usage(FILE *to, int status)
-{
-    fputs(help, to);
-    return status;
-}
+static const struct command_option check_options[] = {
+    CONFIG_OPTION(struct check_options, OPTION_REQUIRED),
+    {"connect", NULL,
+     "also try the state file, the database (roles, schema, consumers), the broker with each queue, and each application",
+     offsetof(struct check_options, connect), OPTION_FLAG},
+    {"sample", NULL,
+     "also take one message of each queue and return it: prints the id that `message_id` finds, or the fields of the message "
+     "and the settings that would find one. The broker counts this as a delivery: the message is marked as redelivered, and on "
+     "a quorum queue it counts towards the delivery limit",
+     offsetof(struct check_options, sample), OPTION_FLAG, OPTION_WITH},
+    {"effective", NULL,
+     "print every key with its value and its source: the file, `defaults` or the built-in default. Secrets are masked",
+     offsetof(struct check_options, effective), OPTION_FLAG},
+    JSON_OPTION(struct check_options,
+                "one JSON object per line: result (ok, warn or fail), where, path (of a key), text"),
+    {0},
+};
+
+static const struct command check_command = {
+    .name = "check",
+    .does = "validate the configuration and try its servers",
+    .about = "Validates the configuration and lists all of its errors at once.",
+    .options = check_options,
+    .size = sizeof(struct check_options),
+    .run = check_run,
+};
 
 int command_check(int argc, char **argv)
 {
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"connect", no_argument, NULL, 'n'},
-                                            {"sample", no_argument, NULL, 's'},
-                                            {"effective", no_argument, NULL, 'e'},
-                                            {"json", no_argument, NULL, 'j'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    struct check_options o = {0};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'c')
-            o.path = optarg;
-        else if (option == 'n')
-            o.connect = true;
-        else if (option == 's')
-            o.sample = true;
-        else if (option == 'e')
-            o.effective = true;
-        else if (option == 'j')
-            o.json = true;
-        else
-            return option == 'h' ? usage(stdout, STATUS_DONE) : command_see_help(argv[0]);
-    }
-    if (command_config_named(argc, argv, &o.path))
-        return command_see_help(argv[0]);
-    if (o.sample && !o.connect) {
-        fprintf(stderr, "check: --sample is for --connect\n");
-        return command_see_help(argv[0]);
-    }
-    return check(&o);
+    return command_call(&check_command, argc, argv);
 }

@@ -16,7 +16,7 @@ enum { JOBS_MS = 1000 };
 #define STATE    "state= config="
 #define OPERATOR "config= consumer= by= json"
 
-const struct command commands[] = {
+const struct subcommand commands[] = {
     {"run", "--config FILE", "run the sidecar", command_run, "config=", NULL},
     {"check", "--config FILE [--connect]", "validate the configuration and try its servers", command_check,
      "config= connect sample effective json", NULL},
@@ -72,7 +72,7 @@ static void help_print(FILE *to)
           "usage: onceward COMMAND [OPTIONS]\n\n",
           to);
     for (size_t i = 0; i < n_commands; i++) {
-        const struct command *c = &commands[i];
+        const struct subcommand *c = &commands[i];
 
         fprintf(to, "  %-10s %-31s %s\n", c->name, c->arguments, c->does);
     }
@@ -81,7 +81,7 @@ static void help_print(FILE *to)
           to);
 }
 
-static const struct command *command_find(const char *name)
+static const struct subcommand *command_find(const char *name)
 {
     for (size_t i = 0; i < n_commands; i++)
         if (strcmp(commands[i].name, name) == 0)
@@ -92,7 +92,7 @@ static const struct command *command_find(const char *name)
 static int command_help(int argc, char **argv)
 {
     static char flag[] = "--help";
-    const struct command *c = argc > 1 ? command_find(argv[1]) : NULL;
+    const struct subcommand *c = argc > 1 ? command_find(argv[1]) : NULL;
 
     if (argc == 2 && strcmp(argv[1], "--man") == 0)
         return command_manual();
@@ -111,7 +111,7 @@ static int command_help(int argc, char **argv)
 static int command_choose(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : NULL;
-    const struct command *c;
+    const struct subcommand *c;
 
     if (!name) {
         help_print(stderr);
@@ -129,8 +129,11 @@ static int command_choose(int argc, char **argv)
     return c->run(argc - 1, argv + 1);
 }
 
+char **command_argv;
+
 int command_main(int argc, char **argv)
 {
+    command_argv = argv;
     int status = command_choose(argc, argv);
 
     errno = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "command/options.h"
 #include "onceward/base/fault.h"
 #include "onceward/command/command.h"
 #include "onceward/inbox/admin.h"
@@ -11,8 +12,11 @@
 struct config;
 
 /* The table of subcommands. */
-extern const struct command commands[];
+extern const struct subcommand commands[];
 extern const size_t n_commands;
+
+/* The arguments of the program, for `run` to start itself with once more. */
+extern char **command_argv;
 
 /* Loads the configuration and connects to its database; prints errors to standard error. STATUS_DONE, or the
  * exit status. */

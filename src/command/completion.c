@@ -43,7 +43,7 @@ static bool is_file(struct word w)
     return false;
 }
 
-static void print_options(const struct command *c, const char *before)
+static void print_options(const struct subcommand *c, const char *before)
 {
     const char *options = c->options;
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "command/options.h"
 #include "command/pace.h"
 #include "onceward/base/log.h"
 #include "onceward/config/config.h"
@@ -10,16 +11,17 @@
 /* The options of `dead`. */
 
 struct dead_options {
-    const char *config;
+    const char *action, *config;
     struct dead_filter filter;
+    struct option_words operands;
     int64_t *ids;
     bool *seen; /* marks the ids that were found */
-    bool all, dry_run, body_raw;
-    bool json;            /* print a JSON object per letter */
-    bool out_of_order;    /* --out-of-order */
-    bool new_id;          /* --new-id */
-    const char *given_id; /* its value; NULL: generate one */
-    int64_t interval_us;  /* --rate: between two letters; 0: unlimited */
+    bool all, dry_run;
+    const char *body;           /* "raw", or NULL */
+    bool json;                  /* print a JSON object per letter */
+    bool out_of_order;          /* --out-of-order */
+    struct option_maybe new_id; /* without a value: generate one */
+    int64_t interval_us;        /* --rate: between two letters; 0: unlimited */
 };
 
 /* Each returns the exit status. */

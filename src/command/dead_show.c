@@ -169,7 +169,7 @@ static int show_one(void *ctx, const struct dead_letter *l)
         letter_print_json(l);
         return 0;
     }
-    if (s->options->body_raw)
+    if (s->options->body)
         return fwrite(l->body, 1, l->body_len, stdout) == l->body_len ? 0 : 1;
     printf("%s%-13s %" PRId64 "\n", s->n > 1 ? "\n" : "", "letter", l->id);
     show_field("consumer", l->consumer);

@@ -6,30 +6,29 @@
 #include "onceward/base/buf.h"
 #include "onceward/config/keys.h"
 
-#include <getopt.h>
 #include <string.h>
 
-static int schema_usage(FILE *to, int status)
-{
-    fputs("usage: onceward schema\n"
-          "Prints the JSON Schema (2020-12) of the configuration that this program reads.\n",
-          to);
-    return status;
-}
-
-int command_schema(int argc, char **argv)
+static int schema_run(void *options)
 {
     struct buf schema = {0};
 
-    if (argc > 1) {
-        bool help = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
-
-        return help ? schema_usage(stdout, STATUS_DONE) : schema_usage(stderr, STATUS_USAGE);
-    }
+    (void)options;
     config_keys_schema(&schema);
     fputs(buf_text(&schema), stdout);
     buf_deinit(&schema);
     return STATUS_DONE;
+}
+
+static const struct command schema_command = {
+    .name = "schema",
+    .does = "print the JSON Schema of the configuration",
+    .about = "Prints the JSON Schema (2020-12) of the configuration that this program reads.",
+    .run = schema_run,
+};
+
+int command_schema(int argc, char **argv)
+{
+    return command_call(&schema_command, argc, argv);
 }
 
 /* --- example --- */
@@ -67,21 +66,6 @@ static void tell_key(void *ctx, const char *path, const char *fallback, const ch
             fprintf(stderr, "%s\n    %s.\n", path, sentence);
 }
 
-static int example_usage(FILE *to, int status)
-{
-    fputs(
-        "usage: onceward example [--completion response|transaction]\n"
-        "       onceward example --batch [--completion response|transaction]\n"
-        "Prints a small configuration to start with, and on standard error the meaning of each of its keys.\n"
-        "  onceward example >onceward.json    # put in your servers, then: onceward check --config onceward.json --connect\n"
-        "`onceward explain --keys` lists the other keys. Applications in 12 languages are in deploy/examples of the sources.\n"
-        "  --completion NAME  the value of the key `completion`; default: response, with --batch: transaction\n"
-        "  --batch            print an application in Python that takes several messages in a request:\n"
-        "                     onceward example --batch >application.py\n",
-        to);
-    return status;
-}
-
 /* The configuration for it goes to standard error, so that the application can be written to a file. */
 static int print_application(bool transaction)
 {
@@ -102,38 +86,48 @@ static int print_application(bool transaction)
     return STATUS_DONE;
 }
 
-int command_example(int argc, char **argv)
-{
-    static const struct option options[] = {{"completion", required_argument, NULL, 'c'},
-                                            {"batch", no_argument, NULL, 'b'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    const char *completion = NULL;
-    bool batch = false;
-    int option;
+struct example_options {
+    const char *completion;
+    bool batch;
+};
 
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'h')
-            return example_usage(stdout, STATUS_DONE);
-        if (option == 'b')
-            batch = true;
-        else if (option == 'c')
-            completion = optarg;
-        else
-            return command_see_help(argv[0]);
-    }
-    if (!completion)
-        completion = batch ? "transaction" : "response";
-    if (strcmp(completion, "response") != 0 && strcmp(completion, "transaction") != 0) {
-        fprintf(stderr, "example: --completion \"%s\" is neither response nor transaction\n", completion);
-        return command_see_help(argv[0]);
-    }
-    if (optind < argc)
-        return command_see_help(argv[0]);
-    if (batch)
-        return print_application(strcmp(completion, "transaction") == 0);
-    printf("%s      \"completion\": \"%s\",\n%s", head, completion, tail);
+static int example_run(void *options)
+{
+    struct example_options *o = options;
+
+    if (!o->completion)
+        o->completion = o->batch ? "transaction" : "response";
+    if (o->batch)
+        return print_application(strcmp(o->completion, "transaction") == 0);
+    printf("%s      \"completion\": \"%s\",\n%s", head, o->completion, tail);
     fflush(stdout);
     config_keys_each(tell_key, NULL);
     return STATUS_DONE;
+}
+
+static const struct command_option example_options[] = {
+    {"batch", NULL,
+     "print an application in Python that takes several messages in a request: onceward example --batch >application.py",
+     offsetof(struct example_options, batch), OPTION_FLAG},
+    {"completion", "response|transaction",
+     "the value of the key `completion`; default: response, with --batch: transaction",
+     offsetof(struct example_options, completion), OPTION_TEXT},
+    {0},
+};
+
+static const struct command example_command = {
+    .name = "example",
+    .does = "print a small configuration to start with, or an application for batches",
+    .about =
+        "Prints a small configuration to start with, and on standard error the meaning of each of its keys:\n"
+        "onceward example >onceward.json    # put in your servers, then: onceward check --connect --config onceward.json\n"
+        "`onceward explain --keys` lists the other keys.",
+    .options = example_options,
+    .size = sizeof(struct example_options),
+    .run = example_run,
+};
+
+int command_example(int argc, char **argv)
+{
+    return command_call(&example_command, argc, argv);
 }

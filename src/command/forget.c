@@ -3,62 +3,13 @@
 #include "command/common.h"
 #include "onceward/base/buf.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: onceward forget --config FILE --consumer C [--dead-letters] [--json]\n"
-    "Removes what the database keeps of a consumer that no configuration names any more: its rows, its pauses, and the\n"
-    "queue that its name belongs to. `onceward status` lists such consumers. A message for it that still arrives\n"
-    "is processed again, even if it was completed before. The command is refused while a replica runs with this\n"
-    "consumer, and for 10 minutes after that.\n"
-    "  --consumer C     the consumer; refused if this configuration has it, also as `takes_over`\n"
-    "  --dead-letters   remove its dead letters, too; without it they stay, for `onceward dead`\n"
-    "  --json           print one JSON object\n";
-
 struct forget_options {
     const char *config, *consumer;
-    int letters, json;
+    bool letters, json;
 };
-
-static int wrong(const char *what)
-{
-    fprintf(stderr, "onceward forget: %s\n%s", what, help);
-    return STATUS_USAGE;
-}
-
-/* -1: continue; else the exit status. */
-static int read_options(int argc, char **argv, struct forget_options *o)
-{
-    const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                     {"consumer", required_argument, NULL, 'C'},
-                                     {"dead-letters", no_argument, &o->letters, 1},
-                                     {"json", no_argument, &o->json, 1},
-                                     {"help", no_argument, NULL, 'h'},
-                                     {0}};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'c') {
-            o->config = optarg;
-        } else if (option == 'C') {
-            o->consumer = optarg;
-        } else if (option) {
-            fputs(help, option == 'h' ? stdout : stderr);
-            return option == 'h' ? STATUS_DONE : STATUS_USAGE;
-        }
-    }
-    if (command_config_named(argc, argv, &o->config)) {
-        fputs(help, stderr);
-        return STATUS_USAGE;
-    }
-    if (!o->consumer || !*o->consumer)
-        return wrong("--consumer C is missing");
-    if (!strcmp(o->consumer, DEAD_OUTBOX))
-        return wrong("this name is the outbox's: `onceward dead discard` removes its dead letters");
-    return -1;
-}
 
 /* Removes slices until the answer is not `more`. */
 static int forget(struct admin *a, const struct forget_options *o, struct forgotten *ret, struct fault *f)
@@ -116,29 +67,56 @@ static bool is_configured(const struct config *c, const char *consumer)
     return false;
 }
 
-int command_forget(int argc, char **argv)
+static int forget_run(void *options)
 {
-    struct forget_options o = {0};
+    const struct forget_options *o = options;
     struct forgotten done = {0};
     struct fault f = {0};
     struct config *c;
     struct admin *a;
-    int status = read_options(argc, argv, &o);
 
-    if (status < 0)
-        status = command_open(o.config, ADMIN_WRITES, &c, &a);
-    else
-        return status;
+    if (!strcmp(o->consumer, DEAD_OUTBOX))
+        return command_wrong("forget",
+                             "this name is the outbox's: `onceward dead discard` removes its dead letters");
+    int status = command_open(o->config, ADMIN_WRITES, &c, &a);
     if (status)
         return status;
-    if (is_configured(c, o.consumer)) {
+    if (is_configured(c, o->consumer)) {
         fprintf(stderr, "onceward forget: %s is a consumer, or a takes_over, of %s: remove it there first\n",
-                o.consumer, o.config);
+                o->consumer, o->config);
         status = STATUS_FAILED;
     } else {
-        status = admin_check_schema(a, &f) || forget(a, &o, &done, &f) ? command_fail(&f) : say(&o, &done);
+        status = admin_check_schema(a, &f) || forget(a, o, &done, &f) ? command_fail(&f) : say(o, &done);
     }
     forgotten_deinit(&done);
     command_close(c, a);
     return status;
+}
+
+static const struct command_option forget_options[] = {
+    CONFIG_OPTION(struct forget_options, OPTION_REQUIRED),
+    {"consumer", "C", "the consumer; refused if this configuration has it, also as `takes_over`",
+     offsetof(struct forget_options, consumer), OPTION_TEXT, OPTION_REQUIRED},
+    {"dead-letters", NULL, "remove its dead letters, too; without it they stay, for `onceward dead`",
+     offsetof(struct forget_options, letters), OPTION_FLAG},
+    JSON_OPTION(struct forget_options, "one JSON object"),
+    {0},
+};
+
+static const struct command forget_command = {
+    .name = "forget",
+    .does = "remove the data of a consumer that is no longer used",
+    .about =
+        "Removes what the database keeps of a consumer that no configuration names any more: its rows, its pauses, and the queue "
+        "that its name belongs to. `onceward status` lists such consumers. A message for it that still arrives is processed "
+        "again, even if it was completed before. The command is refused while a replica runs with this consumer, and for 10 "
+        "minutes after that.",
+    .options = forget_options,
+    .size = sizeof(struct forget_options),
+    .run = forget_run,
+};
+
+int command_forget(int argc, char **argv)
+{
+    return command_call(&forget_command, argc, argv);
 }

@@ -61,7 +61,7 @@ static void add_entry(struct buf *out, const char *name, const char *first, cons
 }
 
 /* Captures a command's help by redirecting standard output to memory. */
-static int read_help(const struct command *c, struct buf *out)
+static int read_help(const struct subcommand *c, struct buf *out)
 {
     static char flag[] = "--help";
     char name[32];

@@ -3,21 +3,7 @@
 #include "command/common.h"
 #include "onceward/inbox/admin.h"
 
-#include <getopt.h>
 #include <stdlib.h>
-
-static const char help[] =
-    "usage: onceward migrate --config FILE | --database URL | --database-file FILE\n"
-    "Brings the schema `onceward` in the database up to date: creates it if it is missing, runs the missing migrations,\n"
-    "replaces the functions, and creates the roles onceward_sidecar and onceward_app. These two cannot log in: grant them\n"
-    "to the login of the sidecar and to that of the application.\n"
-    "Safe to run again, several times at once, and while sidecars run.\n"
-    "  --database URL        the database, with a login that owns the schema; the sidecar's login has not enough rights.\n"
-    "                        Better give its password in PGPASSWORD or in ~/.pgpass\n"
-    "  --database-file FILE  the same, with the URL and its password in a file\n"
-    "  --config FILE         the configuration that names the database; beside one of the others only its timeouts count\n"
-    "The login must own the schema. For the first run it needs CREATE in the database, which the database's owner has. If\n"
-    "it may not create roles (CREATEROLE), the command prints the statements for an administrator and ends with status 0.\n";
 
 struct migrate_options {
     const char *config;
@@ -44,38 +30,7 @@ static int check_database(const struct config_text *database)
     free(url);
     if (good)
         return -1;
-    fprintf(stderr, "onceward migrate: --database%s: %s\n", database->file ? "-file" : "", f.text);
-    return command_see_help("migrate");
-}
-
-/* -1: continue; else the exit status. */
-static int read_options(int argc, char **argv, struct migrate_options *o)
-{
-    static const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                            {"database", required_argument, NULL, 'd'},
-                                            {"database-file", required_argument, NULL, 'f'},
-                                            {"help", no_argument, NULL, 'h'},
-                                            {0}};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'c') {
-            o->config = optarg;
-        } else if (option == 'd') {
-            o->database = (struct config_text){.value = optarg};
-        } else if (option == 'f') {
-            o->database = (struct config_text){.file = optarg};
-        } else {
-            if (option != 'h')
-                return command_see_help(argv[0]);
-            fputs(help, stdout);
-            return STATUS_DONE;
-        }
-    }
-    o->config = command_config_default(o->config);
-    if ((o->config || !is_database_named(o) || optind < argc) && command_config_named(argc, argv, &o->config))
-        return command_see_help(argv[0]);
-    return is_database_named(o) ? check_database(&o->database) : -1;
+    return command_wrong("migrate", "--database%s: %s", database->file ? "-file" : "", f.text);
 }
 
 static int migrate(const struct config_database *c)
@@ -100,24 +55,58 @@ static int migrate(const struct config_database *c)
     return status;
 }
 
-int command_migrate(int argc, char **argv)
+static int migrate_run(void *options)
 {
-    struct migrate_options o = {0};
-    int status = read_options(argc, argv, &o);
+    const struct migrate_options *o = options;
     struct config *c;
+    int status;
 
-    if (status >= 0)
+    if (!o->config && !is_database_named(o))
+        return command_wrong("migrate", "--config FILE is missing, and ONCEWARD_CONFIG is not set");
+    if (is_database_named(o) && (status = check_database(&o->database)) >= 0)
         return status;
-    c = o.config ? command_config(o.config) : config_defaults();
+    c = o->config ? command_config(o->config) : config_defaults();
     if (!c)
         return STATUS_USAGE;
     struct config_database database = c->database;
 
-    if (is_database_named(&o)) {
-        database.url = o.database;
+    if (is_database_named(o)) {
+        database.url = o->database;
         database.password = (struct config_text){0};
     }
     status = migrate(&database);
     config_free(c);
     return status;
+}
+
+static const struct command_option migrate_options[] = {
+    CONFIG_OPTION(struct migrate_options, 0),
+    {"database", "URL",
+     "the database, with a login that owns the schema; the sidecar's login has not enough rights. Better give its password "
+     "in PGPASSWORD or in ~/.pgpass",
+     offsetof(struct migrate_options, database.value), OPTION_TEXT},
+    {"database-file", "FILE", "the same, with the URL and its password in a file",
+     offsetof(struct migrate_options, database.file), OPTION_FILE, OPTION_OR},
+    {0},
+};
+
+static const struct command migrate_command = {
+    .name = "migrate",
+    .does = "bring the database schema up to date",
+    .about =
+        "Brings the schema `onceward` in the database up to date: creates it if it is missing, runs the missing migrations, replaces the "
+        "functions, and creates the roles onceward_sidecar and onceward_app. These two cannot log in: grant them to the login of the "
+        "sidecar and to that of the application. Safe to run again, several times at once, and while sidecars run.\n"
+        "The configuration names the database; beside --database or --database-file only its timeouts count.",
+    .after =
+        "The login must own the schema. For the first run it needs CREATE in the database, which the database's owner has. If it may not "
+        "create roles (CREATEROLE), the command prints the statements for an administrator and ends with status 0.",
+    .options = migrate_options,
+    .size = sizeof(struct migrate_options),
+    .run = migrate_run,
+};
+
+int command_migrate(int argc, char **argv)
+{
+    return command_call(&migrate_command, argc, argv);
 }

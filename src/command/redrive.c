@@ -203,11 +203,11 @@ static int add_id(const struct redrive *r, struct target *t, const struct dead_l
 {
     char made[37];
 
-    if (!r->options->new_id)
+    if (!r->options->new_id.given)
         return fault_wrap(f, "correct queues.%s.message_id, or redrive it with --new-id", t->q->name);
     make_id(l, made);
     buf_reset(&t->id);
-    buf_add_text(&t->id, r->options->given_id           ? r->options->given_id
+    buf_add_text(&t->id, r->options->new_id.value       ? r->options->new_id.value
                          : !l->rowless && l->message_id ? l->message_id
                                                         : made);
     t->is_new = true;
@@ -232,7 +232,7 @@ static struct message *prepare(const struct redrive *r, struct target *t, const 
         failed = add_id(r, t, l, m, f);
     else
         failed =
-            r->options->given_id
+            r->options->new_id.value
                 ? fault_set(f, "it has the id \"%s\", which is not replaced: redrive it without --new-id",
                             buf_text(&t->id))
                 : 0;
@@ -570,8 +570,8 @@ int dead_redrive(const struct dead_options *o, const struct config *c, struct ad
     int64_t n_others;
     int answer;
 
-    if (o->given_id &&
-        (!*o->given_id || strlen(o->given_id) > MESSAGE_ID_MAX || !slice_is_text(slice_of(o->given_id)))) {
+    if (o->new_id.value && (!*o->new_id.value || strlen(o->new_id.value) > MESSAGE_ID_MAX ||
+                            !slice_is_text(slice_of(o->new_id.value)))) {
         fprintf(stderr, "onceward dead redrive: an id has 1 to %d bytes of UTF-8\n", MESSAGE_ID_MAX);
         return STATUS_USAGE;
     }

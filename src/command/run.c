@@ -12,7 +12,6 @@
 #include "onceward/inbox/admin.h"
 #include "onceward/sidecar/sidecar.h"
 
-#include <getopt.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -103,43 +102,43 @@ static void hold_wishes(void)
     sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
-static int usage(FILE *to, int status)
-{
-    fputs(
-        "usage: onceward run --config FILE\n"
-        "Runs the sidecar in the foreground. Its log goes to standard output, one JSON object per line.\n"
-        "SIGTERM drains and ends it, and a second SIGTERM ends the grace period. SIGUSR1 drains it and leaves it running.\n"
-        "SIGHUP reloads FILE.\n",
-        to);
-    return status;
-}
+struct run_options {
+    const char *config;
+};
 
-int command_run(int argc, char **argv)
+static int run_run(void *options)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'}, {"help", no_argument, NULL, 'h'}, {0}};
-    const char *path = NULL;
-    int option;
+    const struct run_options *o = options;
 
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'h')
-            return usage(stdout, STATUS_DONE);
-        if (option != 'c')
-            return command_see_help(argv[0]);
-        path = optarg;
-    }
-    if (command_config_named(argc, argv, &path))
-        return command_see_help(argv[0]);
     memory_tune();
     hold_wishes();
     log_start(STDOUT_FILENO);
     int status = STATUS_USAGE;
-    struct config *config = load(path, NULL);
+    struct config *config = load(o->config, NULL);
     if (config) {
         log_set_level(config->log.level);
         forward_global_init();
-        status = sidecar_run(config, load, path, argv - 1);
+        status = sidecar_run(config, load, o->config, command_argv);
     }
     log_stop(LOG_STOP_MS);
     return status;
+}
+
+static const struct command_option run_options[] = {CONFIG_OPTION(struct run_options, OPTION_REQUIRED), {0}};
+
+static const struct command run_command = {
+    .name = "run",
+    .does = "run the sidecar",
+    .about =
+        "Runs the sidecar in the foreground. Its log goes to standard output, one JSON object per line.\n"
+        "SIGTERM drains and ends it, and a second SIGTERM ends the grace period. SIGUSR1 drains it and leaves it running. "
+        "SIGHUP reloads FILE.",
+    .options = run_options,
+    .size = sizeof(struct run_options),
+    .run = run_run,
+};
+
+int command_run(int argc, char **argv)
+{
+    return command_call(&run_command, argc, argv);
 }

@@ -18,17 +18,6 @@
 
 enum { EVERY_MS = 2000, AGAIN_MS = 200 };
 
-static const char help[] =
-    "usage: onceward top --config FILE [--once]\n"
-    "Shows each queue of each replica, live, until you press q: messages per second (received, completed, failed), requests in\n"
-    "flight and their limit, messages held here and waiting in the queue (depth), the application's latency, the end-to-end\n"
-    "latency (median and 99th percentile), and why a queue is paused. The replicas write these figures every five seconds.\n"
-    "OUT/LIMIT: requests in flight, and how many may be in flight now. ACCEPTED: messages answered 202, not completed yet.\n"
-    "FORWARD: time from a request to its answer. TOTAL: time from a delivery to its committed completion. DEAD: messages\n"
-    "given up since the replica started.\n"
-    "  --once  print one table without colours and exit; this is the default when standard output is not a terminal\n"
-    "NO_COLOR and a dumb terminal switch colours off.\n";
-
 struct top {
     struct config *config;
     struct admin *admin; /* NULL: not connected */
@@ -190,18 +179,20 @@ static bool rest(struct top *t)
     return ended;
 }
 
-int command_top(int argc, char **argv)
-{
-    const char *path = NULL;
-    int once = 0, status = command_parse(argc, argv, help, "once", &path, &once);
-    struct top t = {0};
+struct top_options {
+    const char *config;
+    bool once;
+};
 
-    if (status >= 0)
-        return status;
-    t.config = command_config(path);
+static int top_run(void *options)
+{
+    const struct top_options *o = options;
+    struct top t = {.config = command_config(o->config)};
+    int status = STATUS_DONE;
+
     if (!t.config)
         return STATUS_USAGE;
-    t.is_live = !once && isatty(STDOUT_FILENO);
+    t.is_live = !o->once && isatty(STDOUT_FILENO);
     look(&t);
     if (t.is_live && !t.fault[0]) {
         terminal_take(&t);
@@ -217,5 +208,35 @@ int command_top(int argc, char **argv)
     }
     fleet_deinit(&t.fleet);
     command_close(t.config, t.admin);
-    return status > 0 ? status : STATUS_DONE;
+    return status;
+}
+
+static const struct command_option top_options[] = {
+    CONFIG_OPTION(struct top_options, OPTION_REQUIRED),
+    {"once", NULL,
+     "print one table without colours and exit; this is the default when standard output is not a terminal",
+     offsetof(struct top_options, once), OPTION_FLAG},
+    {0},
+};
+
+static const struct command top_command = {
+    .name = "top",
+    .does = "show each queue of each replica, live",
+    .about =
+        "Shows each queue of each replica, live, until you press q: messages per second (received, completed, failed), requests "
+        "in flight and their limit, messages held here and waiting in the queue (depth), the application's latency, the "
+        "end-to-end latency (median and 99th percentile), and why a queue is paused. The replicas write these figures every "
+        "five seconds.\n"
+        "OUT/LIMIT: requests in flight, and how many may be in flight now. ACCEPTED: messages answered 202, not completed yet. "
+        "FORWARD: time from a request to its answer. TOTAL: time from a delivery to its committed completion. DEAD: messages "
+        "given up since the replica started.",
+    .after = "NO_COLOR and a dumb terminal switch colours off.",
+    .options = top_options,
+    .size = sizeof(struct top_options),
+    .run = top_run,
+};
+
+int command_top(int argc, char **argv)
+{
+    return command_call(&top_command, argc, argv);
 }

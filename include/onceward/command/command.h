@@ -4,7 +4,7 @@
 
 enum { STATUS_DONE = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
-struct command {
+struct subcommand {
     const char *name;
     const char *arguments; /* as in --help */
     const char *does;

@@ -1,0 +1,95 @@
+#pragma once
+
+#include "onceward/base/buf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The table of a subcommand. Its parser, help, usage errors, completion and manual page come from the table. */
+
+/* The kind of an option, and the member that it fills. */
+enum option_kind {
+    OPTION_FLAG,   /* bool */
+    OPTION_TEXT,   /* const char *; NULL: not given */
+    OPTION_FILE,   /* a text; shells complete the names of files */
+    OPTION_CONFIG, /* a file; not given: the value of ONCEWARD_CONFIG */
+    OPTION_TIME,   /* a text: a duration or a time */
+    OPTION_NUMBER, /* int64_t; -1: not given */
+    OPTION_RATE,   /* int64_t: microseconds between two; 0: not given */
+    OPTION_MAYBE,  /* struct option_maybe: an option whose value may be left out */
+    OPTION_LIST,   /* struct option_words: an option that may be repeated, and takes the operands as well */
+    OPERAND,       /* const char *: the first operand */
+    OPERANDS,      /* struct option_words: the other ones */
+};
+
+/* Relations of an option to others; added up. */
+enum {
+    OPTION_REQUIRED = 1,
+    OPTION_OR = 2,    /* an alternative to the row above */
+    OPTION_WITH = 4,  /* only together with the row above */
+    OPTION_ALONE = 8, /* without any other option or operand */
+};
+
+struct command_option {
+    const char *name;  /* NULL: an operand */
+    const char *value; /* "FILE"; in lower case the accepted words: "response|transaction" */
+    const char *help;  /* NULL: the text above the options explains it */
+    size_t at;         /* place of the member */
+    enum option_kind kind;
+    int rules;
+    unsigned of; /* bit i: for word i of the first operand; 0: for all of them */
+    char letter; /* 0: none */
+};
+
+struct option_maybe {
+    bool given;
+    const char *value;
+};
+
+struct option_words {
+    const char **items;
+    size_t n;
+};
+
+struct command {
+    const char *name;
+    const char *does;                     /* a line for the list of commands */
+    const char *about;                    /* text above the options; a line feed ends a paragraph */
+    const char *after;                    /* text behind them, or NULL */
+    const struct command_option *options; /* the last one has neither name nor value; NULL: none */
+    size_t size;                          /* of the struct that the options fill */
+    int (*run)(void *options);            /* answers the exit status */
+    void (*more)(struct buf *out);        /* adds lines between the options and `after`; NULL: none */
+};
+
+/* Rows that several commands have. */
+#define CONFIG_OPTION(type, rules_)                                                                          \
+    {                                                                                                        \
+        "config", "FILE",                                                                                    \
+            "the configuration, or - for standard input. Default: the value of ONCEWARD_CONFIG",             \
+            offsetof(type, config), OPTION_CONFIG, rules_, .letter = 'c'                                     \
+    }
+#define JSON_OPTION(type, what, ...)                                                                         \
+    {                                                                                                        \
+        "json", NULL, "print " what, offsetof(type, json), OPTION_FLAG, __VA_ARGS__                          \
+    }
+
+/* Iterates over the rows of a command. */
+#define options_each(row, command)                                                                           \
+    for (const struct command_option *row = (command)->options; row && (row->name || row->value); row++)
+
+/* Is the row for that word of the first operand? */
+static inline bool option_is_of(const struct command_option *row, size_t form)
+{
+    return !row->of || row->of >> form & 1;
+}
+
+/* Parses the arguments, and runs the command. Answers the exit status. */
+int command_call(const struct command *c, int argc, char **argv);
+
+/* 0; 1: the text is no number. */
+int option_number(const char *text, int64_t *ret);
+
+/* Prints "onceward NAME: TEXT", and where the help is, to standard error. Returns STATUS_USAGE. */
+int command_wrong(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));
