@@ -5,7 +5,6 @@
 #include "onceward/config/config.h"
 #include "onceward/inbox/admin.h"
 
-#include <getopt.h>
 #include <stdlib.h>
 
 struct config *command_config(const char *path)
@@ -50,50 +49,9 @@ void command_close(struct config *c, struct admin *a)
     config_free(c);
 }
 
-int command_see_help(const char *command)
-{
-    fprintf(stderr, "see `onceward %s --help`\n", command);
-    return STATUS_USAGE;
-}
-
 const char *command_config_default(const char *given)
 {
     const char *named = getenv("ONCEWARD_CONFIG");
 
     return given ? given : named && *named ? named : NULL;
-}
-
-int command_config_named(int argc, char **argv, const char **path)
-{
-    *path = command_config_default(*path);
-    if (optind < argc)
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
-    else if (!*path)
-        fprintf(stderr, "%s: --config FILE is missing, and ONCEWARD_CONFIG is not set\n", argv[0]);
-    else
-        return 0;
-    return 1;
-}
-
-int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config,
-                  int *ret_flag)
-{
-    const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                     {"help", no_argument, NULL, 'h'},
-                                     {flag, no_argument, NULL, 'f'},
-                                     {0}};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(help, stdout);
-            return STATUS_DONE;
-        } else if (option == 'c')
-            *ret_config = optarg;
-        else if (option == 'f')
-            *ret_flag = 1;
-        else
-            return command_see_help(argv[0]);
-    }
-    return command_config_named(argc, argv, ret_config) ? command_see_help(argv[0]) : -1;
 }

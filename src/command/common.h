@@ -26,16 +26,5 @@ void command_close(struct config *c, struct admin *a);
 /* Prints "onceward: TEXT" to standard error. Returns STATUS_FAILED. */
 int command_fail(const struct fault *f);
 
-/* Points to the help after an error about the arguments. Returns STATUS_USAGE. */
-int command_see_help(const char *command);
-
 /* --config FILE, else ONCEWARD_CONFIG, else NULL. */
 const char *command_config_default(const char *given);
-
-/* Reads --config FILE, else ONCEWARD_CONFIG; further arguments are refused. 0, or 1: an error was printed. */
-int command_config_named(int argc, char **argv, const char **path);
-
-/* Parses the arguments of subcommands that take --config FILE, --help and at most one flag. Returns -1 to
- * continue, or the exit status. */
-int command_parse(int argc, char **argv, const char *help, const char *flag, const char **ret_config,
-                  int *ret_flag);

@@ -5,48 +5,16 @@
 #include "onceward/base/buf.h"
 #include "onceward/base/table.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define COMMON                                                                                               \
-    "  --consumer C   the consumer: the queue's name, unless the configuration says otherwise\n"             \
-    "  --by NAME      the name in the log (default: your login and the name of this machine)\n"              \
-    "  --json         print one JSON object\n"
-
-static const char help_pause[] =
-    "usage: onceward pause --config FILE --consumer C [--reason TEXT] [--by NAME] [--json]\n"
-    "Every replica stops taking messages of this consumer within five seconds. Replicas that start later do not begin. Requests\n"
-    "in flight may finish, held messages stay held, and no attempt is counted. The pause outlives restarts and ends with\n"
-    "`onceward resume`. The consumer `onceward-outbox` is the outbox: its messages then wait in the database.\n"
-    "  --reason TEXT  the reason, for the log and `onceward status`\n" COMMON;
-
-static const char help_resume[] = "usage: onceward resume --config FILE --consumer C [--by NAME] [--json]\n"
-                                  "Ends a pause on every replica within five seconds.\n" COMMON;
-
-static const char help_retry[] =
-    "usage: onceward retry --config FILE --consumer C [--by NAME] [--json] [ID…]\n"
-    "Makes failed and waiting messages due now: those with the given IDs, or all. Every replica retries the ones that it holds\n"
-    "within five seconds. Attempt counts stay as they are; held messages (`order.on_dead` hold) begin again. A message that is\n"
-    "named here is no longer given up. For dead messages use `onceward dead redrive`.\n" COMMON;
-
-static const char help_give_up[] =
-    "usage: onceward give-up --config FILE --consumer C [--by NAME] [--json] ID… | --held\n"
-    "Makes dead letters, with the reason `operator`, of messages that keep failing: of held ones within five seconds, of those in\n"
-    "flight once their attempt has failed, of those in the queue when they arrive. A message that succeeds before is completed.\n"
-    "Nothing is lost: `onceward dead redrive` publishes it again. `onceward retry` with its ID cancels a pending give-up.\n"
-    "  --held         the messages that the replicas hold now because everything fails, and no later ones\n" COMMON;
-
 struct order {
-    const char *command, *config, *consumer, *reason;
-    char by[128];
-    int json, held;
-    bool is_outbox;
-    char **ids;
-    size_t n_ids;
+    const char *command, *config, *consumer, *reason, *by;
+    bool json, held, is_outbox;
+    struct option_words ids;
     int n_replicas; /* number of replicas that will read it */
 };
 
@@ -66,77 +34,21 @@ static void name_self(char *ret, size_t size)
         snprintf(ret, size, "%u@%s", (unsigned)geteuid(), host);
 }
 
-static int wrong(const struct order *o, const char *what)
-{
-    fprintf(stderr, "onceward %s: %s\n", o->command, what);
-    return STATUS_USAGE;
-}
-
 static bool is_text(const char *text)
 {
     return text_is_safe(slice_of(text)) && !strpbrk(text, "\n\t\r");
 }
 
-static int check(const struct order *o, bool wants_ids)
+static int check(const struct order *o)
 {
-    if (!o->config)
-        return wrong(o, "--config FILE is missing, and ONCEWARD_CONFIG is not set");
-    if (!o->consumer || !*o->consumer)
-        return wrong(o, "--consumer C is missing");
-    if (wants_ids && !o->held == !o->n_ids)
-        return wrong(o, o->held ? "either IDs or --held, not both" : "name messages by ID, or say --held");
     if (!is_text(o->by) || (o->reason && !is_text(o->reason)))
-        return wrong(o, "a name or a reason is a line of text");
+        return command_wrong(o->command, "a name or a reason is a line of text");
     if (o->reason && strlen(o->reason) > 200)
-        return wrong(o, "a reason has at most 200 bytes");
-    for (size_t i = 0; i < o->n_ids; i++)
-        if (!*o->ids[i])
-            return wrong(o, "an ID is empty");
-    return -1;
-}
-
-enum { WITH_REASON = 1, WITH_IDS = 2, WITH_HELD = 4 };
-
-/* -1: continue. */
-static int parse(int argc, char **argv, const char *help, int with, struct order *o)
-{
-    struct option options[8] = {{"config", required_argument, NULL, 'c'},
-                                {"consumer", required_argument, NULL, 'C'},
-                                {"by", required_argument, NULL, 'b'},
-                                {"help", no_argument, NULL, 'h'},
-                                {"json", no_argument, &o->json, 1}};
-    int option;
-
-    if (with & WITH_REASON)
-        options[5] = (struct option){"reason", required_argument, NULL, 'r'};
-    if (with & WITH_HELD)
-        options[5] = (struct option){"held", no_argument, &o->held, 1};
-    o->command = argv[0];
-    name_self(o->by, sizeof(o->by));
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(help, stdout);
-            return STATUS_DONE;
-        } else if (option == 'c') {
-            o->config = optarg;
-        } else if (option == 'C') {
-            o->consumer = optarg;
-        } else if (option == 'b') {
-            snprintf(o->by, sizeof(o->by), "%s", optarg);
-        } else if (option == 'r') {
-            o->reason = optarg;
-        } else if (option) {
-            return command_see_help(argv[0]);
-        }
-    }
-    o->config = command_config_default(o->config);
-    o->ids = argv + optind;
-    o->n_ids = (size_t)(argc - optind);
-    if (o->n_ids && !(with & WITH_IDS)) {
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
-        return command_see_help(argv[0]);
-    }
-    return check(o, with & WITH_HELD);
+        return command_wrong(o->command, "a reason has at most 200 bytes");
+    for (size_t i = 0; i < o->ids.n; i++)
+        if (!*o->ids.items[i])
+            return command_wrong(o->command, "an ID is empty");
+    return STATUS_DONE;
 }
 
 static const struct config_queue *configured(const struct config *c, const char *consumer)
@@ -237,7 +149,7 @@ static int pull_retry(struct order *o, struct admin *a, struct fault *f)
 {
     int64_t n;
 
-    if (admin_retry(a, o->consumer, o->ids, o->n_ids, o->by, &n, f))
+    if (admin_retry(a, o->consumer, o->ids.items, o->ids.n, o->by, &n, f))
         return command_fail(f);
     if (o->json) {
         say_json(o, "rows", n);
@@ -301,7 +213,7 @@ static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
     }
     table_add_text(&g.table, "MESSAGE ID");
     table_add_text(&g.table, "WHAT BECOMES OF IT");
-    failed = admin_give_up(a, o->consumer, o->ids, o->n_ids, o->by, tell_given_up, &g, f);
+    failed = admin_give_up(a, o->consumer, o->ids.items, o->ids.n, o->by, tell_given_up, &g, f);
     if (failed) {
         failed = command_fail(f);
     } else if (o->json) {
@@ -316,13 +228,20 @@ static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
     return failed ? failed : g.n_refused ? STATUS_FAILED : STATUS_DONE;
 }
 
-static int pull(struct order *o, int (*carry_out)(struct order *, struct admin *, struct fault *))
+static int pull(struct order *o, const char *command,
+                int (*carry_out)(struct order *, struct admin *, struct fault *))
 {
     struct fault f = {0};
     struct config *c;
     struct admin *a;
-    int status = command_open(o->config, ADMIN_WRITES, &c, &a);
+    char self[128];
 
+    name_self(self, sizeof self);
+    o->command = command;
+    o->by = o->by ? o->by : self;
+    int status = check(o);
+    if (!status)
+        status = command_open(o->config, ADMIN_WRITES, &c, &a);
     if (status)
         return status;
     status = find(o, c, a, &f);
@@ -332,34 +251,119 @@ static int pull(struct order *o, int (*carry_out)(struct order *, struct admin *
     return status;
 }
 
+static int pause_run(void *options)
+{
+    return pull(options, "pause", pull_pause_on);
+}
+
+static int resume_run(void *options)
+{
+    return pull(options, "resume", pull_pause_off);
+}
+
+static int retry_run(void *options)
+{
+    return pull(options, "retry", pull_retry);
+}
+
+static int give_up_run(void *options)
+{
+    return pull(options, "give-up", pull_give_up);
+}
+
+#define MEMBER(member) offsetof(struct order, member)
+#define COMMON                                                                                               \
+    CONFIG_OPTION(struct order, OPTION_REQUIRED),                                                            \
+        {"consumer",                                                                                         \
+         "C",                                                                                                \
+         "the consumer: the queue's name, unless the configuration says otherwise",                          \
+         MEMBER(consumer),                                                                                   \
+         OPTION_TEXT,                                                                                        \
+         OPTION_REQUIRED},                                                                                   \
+        {"by", "NAME", "the name in the log (default: your login and the name of this machine)", MEMBER(by), \
+         OPTION_TEXT},                                                                                       \
+        JSON_OPTION(struct order, "one JSON object")
+
+static const struct command_option pause_options[] = {
+    COMMON,
+    {"reason", "TEXT", "the reason, for the log and `onceward status`", MEMBER(reason), OPTION_TEXT},
+    {0},
+};
+
+static const struct command_option resume_options[] = {COMMON, {0}};
+
+static const struct command_option retry_options[] = {
+    COMMON, {NULL, "ID…", NULL, MEMBER(ids), OPERANDS}, {0}};
+
+static const struct command_option give_up_options[] = {
+    COMMON,
+    {NULL, "ID…", NULL, MEMBER(ids), OPERANDS, OPTION_REQUIRED},
+    {"held", NULL, "the messages that the replicas hold now because everything fails, and no later ones",
+     MEMBER(held), OPTION_FLAG, OPTION_OR},
+    {0},
+};
+
+static const struct command pause_command = {
+    .name = "pause",
+    .does = "stop taking messages of a consumer on all replicas",
+    .about =
+        "Every replica stops taking messages of this consumer within five seconds. Replicas that start later do not begin. Requests in "
+        "flight may finish, held messages stay held, and no attempt is counted. The pause outlives restarts and ends with `onceward "
+        "resume`. The consumer `onceward-outbox` is the outbox: its messages then wait in the database.",
+    .options = pause_options,
+    .size = sizeof(struct order),
+    .run = pause_run,
+};
+
+static const struct command resume_command = {
+    .name = "resume",
+    .does = "end a pause on all replicas",
+    .about = "Ends a pause on every replica within five seconds.",
+    .options = resume_options,
+    .size = sizeof(struct order),
+    .run = resume_run,
+};
+
+static const struct command retry_command = {
+    .name = "retry",
+    .does = "try failed and waiting messages now",
+    .about =
+        "Makes failed and waiting messages due now: those with the given IDs, or all. Every replica retries the ones that it holds within "
+        "five seconds. Attempt counts stay as they are; held messages (`order.on_dead` hold) begin again. A message that is named here "
+        "is no longer given up. For dead messages use `onceward dead redrive`.",
+    .options = retry_options,
+    .size = sizeof(struct order),
+    .run = retry_run,
+};
+
+static const struct command give_up_command = {
+    .name = "give-up",
+    .does = "make dead letters of messages that keep failing",
+    .about =
+        "Makes dead letters, with the reason `operator`, of messages that keep failing: of held ones within five seconds, of those in "
+        "flight once their attempt has failed, of those in the queue when they arrive. A message that succeeds before is completed. "
+        "Nothing is lost: `onceward dead redrive` publishes it again. `onceward retry` with its ID cancels a pending give-up.",
+    .options = give_up_options,
+    .size = sizeof(struct order),
+    .run = give_up_run,
+};
+
 int command_pause(int argc, char **argv)
 {
-    struct order o = {0};
-    int status = parse(argc, argv, help_pause, WITH_REASON, &o);
-
-    return status >= 0 ? status : pull(&o, pull_pause_on);
+    return command_call(&pause_command, argc, argv);
 }
 
 int command_resume(int argc, char **argv)
 {
-    struct order o = {0};
-    int status = parse(argc, argv, help_resume, 0, &o);
-
-    return status >= 0 ? status : pull(&o, pull_pause_off);
+    return command_call(&resume_command, argc, argv);
 }
 
 int command_retry(int argc, char **argv)
 {
-    struct order o = {0};
-    int status = parse(argc, argv, help_retry, WITH_IDS, &o);
-
-    return status >= 0 ? status : pull(&o, pull_retry);
+    return command_call(&retry_command, argc, argv);
 }
 
 int command_give_up(int argc, char **argv)
 {
-    struct order o = {0};
-    int status = parse(argc, argv, help_give_up, WITH_IDS | WITH_HELD, &o);
-
-    return status >= 0 ? status : pull(&o, pull_give_up);
+    return command_call(&give_up_command, argc, argv);
 }

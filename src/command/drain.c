@@ -9,18 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: onceward drain [--exit] [--state FILE | --config FILE]\n"
-    "For a preStop hook: asks the running sidecar to stop consuming, to finish the requests in flight within its shutdown_grace\n"
-    "and to return the other messages, and waits for it. The sidecar stays, idle and healthy, until SIGTERM.\n"
-    "  --exit    end the sidecar as well and wait for its end\n"
-    "  --state   the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
-    "  --config  the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG\n"
-    "Exit status 0: it has drained, now or before, or has ended cleanly. 1: there is no sidecar, or it was killed, hangs, or\n"
-    "ended with a status other than 0.\n";
-
-enum { EXIT };
-
 static int judge_status(const struct running *r, struct fault *f)
 {
     if (!r->state.status)
@@ -74,17 +62,45 @@ static int drain_at(const char *path, bool exit, struct fault *f)
     return answer < 0 ? -1 : 0;
 }
 
-int command_drain(int argc, char **argv)
+struct drain_options {
+    bool exit;
+    struct running_place place;
+};
+
+static int drain_run(void *options)
 {
-    struct running_options o = {.help = help, .flags = {[EXIT] = "exit"}};
+    const struct drain_options *o = options;
     struct fault f = {0};
     char *path = NULL;
-    int status = running_parse(argc, argv, &o);
+    int status =
+        running_path(&o->place, &path, &f) || drain_at(path, o->exit, &f) ? command_fail(&f) : STATUS_DONE;
 
-    if (status >= 0)
-        return status;
-    status =
-        running_path(&o, &path, &f) || drain_at(path, o.given[EXIT], &f) ? command_fail(&f) : STATUS_DONE;
     free(path);
     return status;
+}
+
+static const struct command_option drain_options[] = {
+    {"exit", NULL, "end the sidecar as well and wait for its end", offsetof(struct drain_options, exit),
+     OPTION_FLAG},
+    RUNNING_OPTIONS(struct drain_options, ""),
+    {0},
+};
+
+static const struct command drain_command = {
+    .name = "drain",
+    .does = "for a preStop hook: drain the running sidecar and wait",
+    .about =
+        "For a preStop hook: asks the running sidecar to stop consuming, to finish the requests in flight within its shutdown_grace and to "
+        "return the other messages, and waits for it. The sidecar stays, idle and healthy, until SIGTERM.",
+    .after =
+        "Exit status 0: it has drained, now or before, or has ended cleanly. 1: there is no sidecar, or it was killed, hangs, or ended with "
+        "a status other than 0.",
+    .options = drain_options,
+    .size = sizeof(struct drain_options),
+    .run = drain_run,
+};
+
+int command_drain(int argc, char **argv)
+{
+    return command_call(&drain_command, argc, argv);
 }

@@ -11,22 +11,8 @@
 #include "onceward/core/reasons.h"
 #include "onceward/core/stats.h"
 
-#include <getopt.h>
 #include <string.h>
 #include <strings.h>
-
-static const char help[] =
-    "usage: onceward explain NAME\n"
-    "       onceward explain [--list | --markdown] [--reasons | --stats | --codes | --keys]\n"
-    "Explains NAME and what to do about it: an event of the log, a reason for a pause or a dead letter, a field or state of the\n"
-    "stats and outbox lines, an error of onceward.complete (OW001), a key of the configuration. Case does not matter. Without\n"
-    "NAME it lists all of them.\n"
-    "  --list       the names with one sentence each (default)\n"
-    "  --markdown   the entries of the documentation\n"
-    "  --reasons    the reasons instead of the events\n"
-    "  --stats      the fields of the stats and outbox lines and the states\n"
-    "  --codes      the errors of the functions for applications\n"
-    "  --keys       the keys of the configuration\n";
 
 /* A table of terms, and its headings. */
 struct glossary {
@@ -441,55 +427,66 @@ static int explain(const char *name)
     return STATUS_USAGE;
 }
 
-static const struct part {
-    const char *option;
+enum part { REASONS, STATS, CODES, KEYS, N_PARTS };
+
+static const struct {
     void (*list)(void), (*print)(void);
-} parts[] = {
-    {"reasons", list_reasons, print_reasons},
-    {"stats", list_stats, print_stats},
-    {"codes", list_codes, print_codes},
-    {"keys", list_keys, print_keys},
+} parts[N_PARTS] = {
+    [REASONS] = {list_reasons, print_reasons},
+    [STATS] = {list_stats, print_stats},
+    [CODES] = {list_codes, print_codes},
+    [KEYS] = {list_keys, print_keys},
 };
 
-enum { N_PARTS = sizeof parts / sizeof *parts, OPTION_PART = 256 };
+struct explain_options {
+    const char *name;
+    bool list, markdown, parts[N_PARTS];
+};
+
+static int explain_run(void *options)
+{
+    const struct explain_options *o = options;
+    int part = 0;
+
+    while (part < N_PARTS && !o->parts[part])
+        part++;
+    if (o->name)
+        return explain(o->name);
+    if (part < N_PARTS)
+        (o->markdown ? parts[part].print : parts[part].list)();
+    else
+        (o->markdown ? print_events : list_everything)();
+    return STATUS_DONE;
+}
+
+#define MEMBER(member) offsetof(struct explain_options, member)
+
+static const struct command_option explain_options[] = {
+    {"list", NULL, "the names with one sentence each (default)", MEMBER(list), OPTION_FLAG},
+    {"markdown", NULL, "the entries of the documentation", MEMBER(markdown), OPTION_FLAG, OPTION_OR},
+    {"reasons", NULL, "the reasons instead of the events", MEMBER(parts[REASONS]), OPTION_FLAG},
+    {"stats", NULL, "the fields of the stats and outbox lines and the states", MEMBER(parts[STATS]),
+     OPTION_FLAG, OPTION_OR},
+    {"codes", NULL, "the errors of the functions for applications", MEMBER(parts[CODES]), OPTION_FLAG,
+     OPTION_OR},
+    {"keys", NULL, "the keys of the configuration", MEMBER(parts[KEYS]), OPTION_FLAG, OPTION_OR},
+    {NULL, "NAME", NULL, MEMBER(name), OPERAND, OPTION_ALONE},
+    {0},
+};
+
+static const struct command explain_command = {
+    .name = "explain",
+    .does = "explain an event or figure of the log, or a configuration key",
+    .about =
+        "Explains NAME and what to do about it: an event of the log, a reason for a pause or a dead letter, a field or state of the stats and "
+        "outbox lines, an error of onceward.complete (OW001), a key of the configuration. Case does not matter. Without NAME it lists all "
+        "of them.",
+    .options = explain_options,
+    .size = sizeof(struct explain_options),
+    .run = explain_run,
+};
 
 int command_explain(int argc, char **argv)
 {
-    struct option options[N_PARTS + 4] = {{"list", no_argument, NULL, 'l'},
-                                          {"markdown", no_argument, NULL, 'm'},
-                                          {"help", no_argument, NULL, 'h'}};
-    bool markdown = false, list = false, twice = false;
-    const struct part *part = NULL;
-    int option;
-
-    for (size_t i = 0; i < N_PARTS; i++)
-        options[3 + i] = (struct option){parts[i].option, no_argument, NULL, OPTION_PART + (int)i};
-    while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (option == 'm') {
-            markdown = true;
-        } else if (option == 'l') {
-            list = true;
-        } else if (option >= OPTION_PART) {
-            twice |= part && part != &parts[option - OPTION_PART];
-            part = &parts[option - OPTION_PART];
-        } else {
-            if (option != 'h')
-                return command_see_help(argv[0]);
-            fputs(help, stdout);
-            return STATUS_DONE;
-        }
-    }
-    if (optind + 1 < argc || (optind < argc && (markdown || list || part)) || twice) {
-        fputs(help, stderr);
-        return STATUS_USAGE;
-    }
-    if (optind < argc)
-        return explain(argv[optind]);
-    if (part)
-        (markdown ? part->print : part->list)();
-    else if (markdown)
-        print_events();
-    else
-        list_everything();
-    return STATUS_DONE;
+    return command_call(&explain_command, argc, argv);
 }

@@ -17,30 +17,13 @@
 #include "onceward/core/message.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: onceward export --config FILE [--rows] [--letters] [--messages] [--consumer C] [--since T] [--until T]\n"
-    "                       [--output FILE] [--after POSITION] [--allow-compacted]\n"
-    "Writes inbox rows, dead letters and stored messages (`store.retention`) as one JSON object per line, in this order: rows by\n"
-    "consumer and id, dead letters by time, messages by consumer and arrival. Changes nothing.\n"
-    "  --rows, --letters, --messages   only these (default: all three)\n"
-    "  --consumer C       of this consumer\n"
-    "  --since T          first seen, dead or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z\n"
-    "  --until T          before then, and never later than now; the last line has the exact time, for the next --since.\n"
-    "                     The export waits up to a minute for open transactions\n"
-    "  --output FILE      write to FILE. An interrupted export continues behind the last whole line when the same command is\n"
-    "                     run again. The first line has the options, a last line of kind \"end\" says that the file is complete\n"
-    "  --after POSITION   continue behind the line with this \"position\"\n"
-    "  --allow-compacted  exit with status 0 even if history entries may have replaced rows of that time\n"
-    "Tokens are left out. A body that is not text is written as body_base64url.\n";
-
 struct options {
     const char *config, *consumer, *since, *until, *output, *after;
-    int rows, letters, messages, allow_compacted;
+    bool rows, letters, messages, allow_compacted;
 };
 
 struct export_run {
@@ -337,7 +320,7 @@ static int write_all(struct export_run *e, struct slice asked)
     return answer ? STATUS_FAILED : tell_compacted(e);
 }
 
-static int export_run(const struct options *o, struct export_run *e)
+static int export(const struct options *o, struct export_run *e)
 {
     struct config *c;
     struct buf asked = {0};
@@ -359,82 +342,80 @@ static int export_run(const struct options *o, struct export_run *e)
 
 /* --- arguments --- */
 
+static bool is_duration(const char *time)
+{
+    int64_t ago_ms;
+
+    return time && config_duration(time, &ago_ms) == 0;
+}
+
 static int check(const struct options *o, struct export_run *e)
 {
     struct fault f = {0};
-    int64_t ago_ms;
 
-    if (!o->config)
-        fputs("onceward export: --config FILE is missing, and ONCEWARD_CONFIG is not set\n", stderr);
-    else if (o->since && since_check(o->since))
-        fprintf(stderr,
-                "onceward export: --since \"%s\" is not a duration (\"2h\" ago) or a time "
-                "(2026-01-31T03:00:00Z)\n",
-                o->since);
-    else if (o->until && since_check(o->until))
-        fprintf(stderr,
-                "onceward export: --until \"%s\" is not a duration (\"2h\" ago) or a time "
-                "(2026-01-31T03:00:00Z)\n",
-                o->until);
-    else if (o->after && ((o->since && config_duration(o->since, &ago_ms) == 0) ||
-                          (o->until && config_duration(o->until, &ago_ms) == 0)))
-        fputs("onceward export: --after goes on within the time that the first run was about: expected "
-              "--since and "
-              "--until as it has said them, since \"2h\" ago is another time by now\n",
-              stderr);
-    else if (o->after && o->output)
-        fputs("onceward export: --after is for standard output; --output goes on behind the last line of its "
-              "file\n",
-              stderr);
-    else if (o->after && export_place_read(&e->file.after, slice_of(o->after), &f))
-        fprintf(stderr, "onceward export: --after: %s\n", f.text);
-    else
-        return -1;
-    return STATUS_USAGE;
+    if (o->after && (is_duration(o->since) || is_duration(o->until)))
+        return command_wrong(
+            "export",
+            "--after goes on within the time that the first run was about: expected --since and --until as it has "
+            "said them, since \"2h\" ago is another time by now");
+    if (o->after && o->output)
+        return command_wrong(
+            "export", "--after is for standard output; --output goes on behind the last line of its file");
+    if (o->after && export_place_read(&e->file.after, slice_of(o->after), &f))
+        return command_wrong("export", "--after: %s", f.text);
+    return STATUS_DONE;
 }
 
-/* -1: continue. */
-static int parse(int argc, char **argv, struct options *o, struct export_run *e)
+static int export_run(void *options)
 {
-    const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},   {"consumer", required_argument, NULL, 'C'},
-        {"since", required_argument, NULL, 's'},    {"until", required_argument, NULL, 'u'},
-        {"output", required_argument, NULL, 'o'},   {"after", required_argument, NULL, 'a'},
-        {"rows", no_argument, &o->rows, 1},         {"letters", no_argument, &o->letters, 1},
-        {"messages", no_argument, &o->messages, 1}, {"allow-compacted", no_argument, &o->allow_compacted, 1},
-        {"help", no_argument, NULL, 'h'},           {0}};
-    int option;
+    struct export_run e = {.options = options};
+    int status = check(options, &e);
 
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        const char **const texts[] = {['c'] = &o->config, ['C'] = &o->consumer, ['s'] = &o->since,
-                                      ['u'] = &o->until,  ['o'] = &o->output,   ['a'] = &o->after};
-
-        if (option == 'h') {
-            fputs(help, stdout);
-            return STATUS_DONE;
-        }
-        if (option == '?')
-            return command_see_help(argv[0]);
-        if (option)
-            *texts[option] = optarg;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
-        return command_see_help(argv[0]);
-    }
-    o->config = command_config_default(o->config);
-    return check(o, e);
-}
-
-int command_export(int argc, char **argv)
-{
-    struct options o = {0};
-    struct export_run e = {.options = &o};
-    int status = parse(argc, argv, &o, &e);
-
-    if (status < 0)
-        status = export_run(&o, &e);
+    if (!status)
+        status = export(options, &e);
     export_file_deinit(&e.file);
     buf_deinit(&e.line);
     return status;
+}
+
+#define MEMBER(member) offsetof(struct options, member)
+
+static const struct command_option export_options[] = {
+    CONFIG_OPTION(struct options, OPTION_REQUIRED),
+    {"rows", NULL, "rows; without --rows, --letters and --messages: all three", MEMBER(rows), OPTION_FLAG},
+    {"letters", NULL, "dead letters", MEMBER(letters), OPTION_FLAG},
+    {"messages", NULL, "stored messages", MEMBER(messages), OPTION_FLAG},
+    {"consumer", "C", "of this consumer", MEMBER(consumer), OPTION_TEXT},
+    {"since", "T", "first seen, dead or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z",
+     MEMBER(since), OPTION_TIME},
+    {"until", "T",
+     "before then, and never later than now; the last line has the exact time, for the next --since. The export waits up to a minute for open "
+     "transactions",
+     MEMBER(until), OPTION_TIME},
+    {"output", "FILE",
+     "write to FILE. An interrupted export continues behind the last whole line when the same command is run again. The first line has the "
+     "options, a last line of kind \"end\" says that the file is complete",
+     MEMBER(output), OPTION_FILE},
+    {"after", "POSITION", "continue behind the line with this \"position\"", MEMBER(after), OPTION_TEXT},
+    {"allow-compacted", NULL,
+     "exit with status 0 even if history entries may have replaced rows of that time",
+     MEMBER(allow_compacted), OPTION_FLAG},
+    {0},
+};
+
+static const struct command export_command = {
+    .name = "export",
+    .does = "write rows, dead letters and stored messages as JSON lines",
+    .about =
+        "Writes inbox rows, dead letters and stored messages (`store.retention`) as one JSON object per line, in this order: rows by consumer "
+        "and id, dead letters by time, messages by consumer and arrival. Changes nothing.",
+    .after = "Tokens are left out. A body that is not text is written as body_base64url.",
+    .options = export_options,
+    .size = sizeof(struct options),
+    .run = export_run,
+};
+
+int command_export(int argc, char **argv)
+{
+    return command_call(&export_command, argc, argv);
 }

@@ -7,21 +7,6 @@
 
 #include <stdlib.h>
 
-static const char help[] =
-    "usage: onceward health --started|--live|--ready|--consuming [--state FILE | --config FILE]\n"
-    "For exec probes. Exit status 0: yes; 1: no, with the reason. The answer for a sidecar that has ended is always no.\n"
-    "  --started    the configuration is valid and the loop runs: for the startupProbe. It does not wait for the broker, the\n"
-    "               database or the application, so the application may start later\n"
-    "  --live       the loop turned within the last 30 s: for the livenessProbe\n"
-    "  --ready      each queue has started once, whatever broker, database and application do now: for people and scripts.\n"
-    "               As a readinessProbe it would keep requests from the application until the queues have started\n"
-    "  --consuming  each queue has consumed since the start, so broker, database, queue and application were reached. In an\n"
-    "               operator's pause, or while partitions leave the range, it is enough that they were. Stays true\n"
-    "               afterwards; only a queue that a reload adds must be reached as well. As the readinessProbe of a pod\n"
-    "               without a Service it lets a rollout wait\n"
-    "  --state      the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
-    "  --config     the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG\n";
-
 enum { STARTED, LIVE, READY, CONSUMING, N_QUESTIONS };
 
 static const char *const words[N_QUESTIONS] = {"started", "live", "ready", "consuming"};
@@ -91,29 +76,60 @@ static int health_at(const char *path, int question)
     return status;
 }
 
-int command_health(int argc, char **argv)
+struct health_options {
+    bool asks[N_QUESTIONS];
+    struct running_place place;
+};
+
+static int health_run(void *options)
 {
-    struct running_options o = {
-        .help = help,
-        .flags = {[STARTED] = "started", [LIVE] = "live", [READY] = "ready", [CONSUMING] = "consuming"}};
+    const struct health_options *o = options;
     struct fault f = {0};
     char *path = NULL;
-    int status = running_parse(argc, argv, &o), question = N_QUESTIONS, n = 0;
+    int status, question = 0;
 
-    if (status >= 0)
-        return status;
-    for (int i = 0; i < N_QUESTIONS; i++) {
-        question = o.given[i] ? i : question;
-        n += o.given[i];
-    }
-    if (n != 1) {
-        fprintf(stderr, "%s: give one question: --started, --live, --ready or --consuming\n", argv[0]);
-        return command_see_help(argv[0]);
-    }
+    while (!o->asks[question])
+        question++;
     /* An error in the file must not end a running sidecar, which continues with its earlier configuration. */
-    if (running_path(&o, &path, &f))
+    if (running_path(&o->place, &path, &f))
         fprintf(stderr, "onceward: %s; %s is looked at\n", f.text, path);
     status = health_at(path, question);
     free(path);
     return status;
+}
+
+#define QUESTION(i) offsetof(struct health_options, asks[i]), OPTION_FLAG
+
+static const struct command_option health_options[] = {
+    {"started", NULL,
+     "the configuration is valid and the loop runs: for the startupProbe. It does not wait for the broker, the database or the application, "
+     "so the application may start later",
+     QUESTION(STARTED), OPTION_REQUIRED},
+    {"live", NULL, "the loop turned within the last 30 s: for the livenessProbe", QUESTION(LIVE), OPTION_OR},
+    {"ready", NULL,
+     "each queue has started once, whatever broker, database and application do now: for people and scripts. As a readinessProbe it would "
+     "keep requests from the application until the queues have started",
+     QUESTION(READY), OPTION_OR},
+    {"consuming", NULL,
+     "each queue has consumed since the start, so broker, database, queue and application were reached. In an operator's pause, or while "
+     "partitions leave the range, it is enough that they were. Stays true afterwards; only a queue that a reload adds must be reached as "
+     "well. As the readinessProbe of a pod without a Service it lets a rollout wait",
+     QUESTION(CONSUMING), OPTION_OR},
+    RUNNING_OPTIONS(struct health_options, ""),
+    {0},
+};
+
+static const struct command health_command = {
+    .name = "health",
+    .does = "for exec probes: report the state of the running sidecar",
+    .about =
+        "For exec probes. Exit status 0: yes; 1: no, with the reason. The answer for a sidecar that has ended is always no.",
+    .options = health_options,
+    .size = sizeof(struct health_options),
+    .run = health_run,
+};
+
+int command_health(int argc, char **argv)
+{
+    return command_call(&health_command, argc, argv);
 }

@@ -10,19 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: onceward reload [--now] [--state FILE | --config FILE]\n"
-    "Asks the running sidecar to stop consuming, to finish the requests in flight within their window and to restart with its\n"
-    "current configuration as the same process, and waits for it. An invalid configuration changes nothing: its errors are\n"
-    "listed.\n"
-    "  --now     give the requests in flight no more than shutdown_grace\n"
-    "  --state   the sidecar's state_file; default: the place where a sidecar of this user keeps it\n"
-    "  --config  the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG. The sidecar always reads\n"
-    "            its own file\n"
-    "Exit status 0: reloaded. 1: the configuration was refused, or there is no sidecar.\n";
-
-enum { NOW };
-
 /* Waits for the end of a reload that includes this request. */
 static int reload(struct running *r, int number, struct fault *f)
 {
@@ -70,17 +57,43 @@ static int reload_at(const char *path, int number)
     return status;
 }
 
-int command_reload(int argc, char **argv)
+struct reload_options {
+    bool now;
+    struct running_place place;
+};
+
+static int reload_run(void *options)
 {
-    struct running_options o = {.help = help, .flags = {[NOW] = "now"}};
+    const struct reload_options *o = options;
     struct fault f = {0};
     char *path = NULL;
-    int status = running_parse(argc, argv, &o);
+    int status =
+        running_path(&o->place, &path, &f) ? command_fail(&f) : reload_at(path, o->now ? SIGUSR2 : SIGHUP);
 
-    if (status >= 0)
-        return status;
-    status =
-        running_path(&o, &path, &f) ? command_fail(&f) : reload_at(path, o.given[NOW] ? SIGUSR2 : SIGHUP);
     free(path);
     return status;
+}
+
+static const struct command_option reload_options[] = {
+    {"now", NULL, "give the requests in flight no more than shutdown_grace",
+     offsetof(struct reload_options, now), OPTION_FLAG},
+    RUNNING_OPTIONS(struct reload_options, ". The sidecar always reads its own file"),
+    {0},
+};
+
+static const struct command reload_command = {
+    .name = "reload",
+    .does = "reload the configuration of the running sidecar",
+    .about =
+        "Asks the running sidecar to stop consuming, to finish the requests in flight within their window and to restart with its current "
+        "configuration as the same process, and waits for it. An invalid configuration changes nothing: its errors are listed.",
+    .after = "Exit status 0: reloaded. 1: the configuration was refused, or there is no sidecar.",
+    .options = reload_options,
+    .size = sizeof(struct reload_options),
+    .run = reload_run,
+};
+
+int command_reload(int argc, char **argv)
+{
+    return command_call(&reload_command, argc, argv);
 }

@@ -19,39 +19,17 @@
 #include "onceward/broker/publisher.h"
 #include "onceward/core/identity.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-static const char help[] =
-    "usage: onceward replay --config FILE --consumer C --to QUEUE [--since T] [--until T] [--type T]\n"
-    "                       [--id ID…] [--rate N/s] [--dry-run] [--name N] [--out-of-order] [--json]\n"
-    "Publishes the stored messages of a consumer (`store.retention`) again, unchanged and in the order of their first claims, to\n"
-    "a queue with another consumer: for example to rebuild a projection. The broker confirms each one. An interrupted replay\n"
-    "continues where it stopped when you run it again.\n"
-    "  --consumer C   the consumer whose messages are published\n"
-    "  --to QUEUE     the queue that gets them, in the virtual host that the configuration has for it, or else the broker's\n"
-    "  --since T      arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z; ignored when a replay continues\n"
-    "  --until T      arrived before then; a duration counts back from the start of the replay, with --name from now\n"
-    "  --type T       with this AMQP type\n"
-    "  --id ID…       with these ids\n"
-    "  --rate N/s     at most N per second\n"
-    "  --dry-run      print how many messages it would publish\n"
-    "  --name N       the name of its position in the database. A named replay keeps its position at the end: run again, it\n"
-    "                 publishes the messages that have arrived since. Without a name, an interrupted replay continues when it is\n"
-    "                 run with the same options, and a finished one starts at the beginning\n"
-    "  --out-of-order also to an ordered queue, where the messages stand behind those that it has\n"
-    "  --json         print one JSON object at the end\n";
 
 enum { SAVE_MS = 1000 };
 
 struct options {
     const char *config, *consumer, *to, *since, *until, *type, *name;
-    const char **ids;
-    size_t n_ids;
+    struct option_words ids;
     int64_t interval_us;
-    int dry_run, json, out_of_order;
+    bool dry_run, json, out_of_order;
 };
 
 /* The messages in flight, and the one before them, which the position refers to. */
@@ -175,9 +153,9 @@ static void name_it(struct replay *r)
         buf_printf(&r->what, " until %s", o->until);
     if (o->type)
         buf_printf(&r->what, " of type %s", o->type);
-    for (size_t i = 0; i < o->n_ids; i++) {
+    for (size_t i = 0; i < o->ids.n; i++) {
         buf_add_text(&r->what, i ? ", " : " with id ");
-        add_id(&r->what, o->ids[i]);
+        add_id(&r->what, o->ids.items[i]);
     }
     if (o->name || r->what.len <= LONG_BYTES) {
         buf_add_text(&r->name, o->name ? o->name : buf_text(&r->what));
@@ -194,8 +172,8 @@ static int find_place(struct replay *r)
     const struct options *o = r->options;
     const char *name = buf_text(&r->name);
 
-    r->filter =
-        (struct message_filter){.consumer = o->consumer, .type = o->type, .ids = o->ids, .n_ids = o->n_ids};
+    r->filter = (struct message_filter){
+        .consumer = o->consumer, .type = o->type, .ids = o->ids.items, .n_ids = o->ids.n};
     if (o->dry_run ? admin_replay_look(r->admin, name, &r->position, &r->fault)
                    : admin_replay_begin(r->admin, name, buf_text(&r->what), &r->position, &r->fault))
         return -1;
@@ -336,7 +314,7 @@ static int dry_run(struct replay *r)
     return STATUS_DONE;
 }
 
-static int replay_run(const struct options *o)
+static int replay(const struct options *o)
 {
     struct replay r = {.options = o, .pace = {o->interval_us, 0}};
     struct config *c;
@@ -361,125 +339,67 @@ static int replay_run(const struct options *o)
 
 /* --- arguments --- */
 
-static int wrong(const char *option, const char *value, const char *expected)
-{
-    fprintf(stderr, "onceward replay: %s \"%s\" is not %s\n", option, value, expected);
-    return STATUS_USAGE;
-}
-
-static int check_time(const char *option, const char *value)
-{
-    return value && since_check(value)
-               ? wrong(option, value, "a duration (\"2h\" ago) or a time (2026-01-31T03:00:00Z)")
-               : 0;
-}
-
 static int check(const struct options *o)
 {
-    const char *complaint = NULL;
-
-    if (!o->config)
-        complaint = "--config FILE is missing, and ONCEWARD_CONFIG is not set";
-    else if (!o->consumer || !*o->consumer)
-        complaint = "--consumer C is missing: whose messages?";
-    else if (!o->to || !*o->to)
-        complaint = "--to QUEUE is missing: where to?";
-    else if (strlen(o->to) > 255)
-        complaint = "--to: a queue's name has at most 255 bytes";
-    else if (o->name && (!*o->name || strlen(o->name) > 255 || !text_is_safe(slice_of(o->name))))
-        complaint = "--name: expected 1 to 255 bytes of text";
-    for (size_t i = 0; i < o->n_ids && !complaint; i++)
-        if (!*o->ids[i] || !slice_is_text(slice_of(o->ids[i])))
-            complaint = "--id: expected message ids, which are not empty";
-    if (complaint) {
-        fprintf(stderr, "onceward replay: %s\n", complaint);
-        return STATUS_USAGE;
-    }
-    return check_time("--since", o->since) || check_time("--until", o->until) ? STATUS_USAGE : 0;
+    if (strlen(o->to) > 255)
+        return command_wrong("replay", "--to: a queue's name has at most 255 bytes");
+    if (o->name && (!*o->name || strlen(o->name) > 255 || !text_is_safe(slice_of(o->name))))
+        return command_wrong("replay", "--name: expected 1 to 255 bytes of text");
+    for (size_t i = 0; i < o->ids.n; i++)
+        if (!*o->ids.items[i] || !slice_is_text(slice_of(o->ids.items[i])))
+            return command_wrong("replay", "--id: expected message ids, which are not empty");
+    return STATUS_DONE;
 }
 
-static int read_option(struct options *o, int option)
+static int replay_run(void *options)
 {
-    switch (option) {
-    case 'c':
-        o->config = optarg;
-        return 0;
-    case 'C':
-        o->consumer = optarg;
-        return 0;
-    case 't':
-        o->to = optarg;
-        return 0;
-    case 's':
-        o->since = optarg;
-        return 0;
-    case 'u':
-        o->until = optarg;
-        return 0;
-    case 'T':
-        o->type = optarg;
-        return 0;
-    case 'n':
-        o->name = optarg;
-        return 0;
-    case 'i':
-        o->ids[o->n_ids++] = optarg;
-        return 0;
-    case 'r':
-        return rate_read(optarg, &o->interval_us) ? wrong("--rate", optarg, "a rate (\"10/s\")") : 0;
-    case 0:
-        return 0;
-    default:
-        return command_see_help("replay");
-    }
+    int status = check(options);
+
+    return status ? status : replay(options);
 }
 
-/* -1: continue. */
-static int parse(int argc, char **argv, struct options *o)
-{
-    const struct option options[] = {{"config", required_argument, NULL, 'c'},
-                                     {"consumer", required_argument, NULL, 'C'},
-                                     {"to", required_argument, NULL, 't'},
-                                     {"since", required_argument, NULL, 's'},
-                                     {"until", required_argument, NULL, 'u'},
-                                     {"type", required_argument, NULL, 'T'},
-                                     {"name", required_argument, NULL, 'n'},
-                                     {"id", required_argument, NULL, 'i'},
-                                     {"rate", required_argument, NULL, 'r'},
-                                     {"dry-run", no_argument, &o->dry_run, 1},
-                                     {"out-of-order", no_argument, &o->out_of_order, 1},
-                                     {"json", no_argument, &o->json, 1},
-                                     {"help", no_argument, NULL, 'h'},
-                                     {0}};
-    int option, status;
+#define MEMBER(member) offsetof(struct options, member)
 
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'h') {
-            fputs(help, stdout);
-            return STATUS_DONE;
-        }
-        if ((status = read_option(o, option)))
-            return status;
-    }
-    /* Takes further ids in `--id a b c`. */
-    for (; optind < argc && o->n_ids; optind++)
-        o->ids[o->n_ids++] = argv[optind];
-    if (optind < argc) {
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
-        return command_see_help(argv[0]);
-    }
-    o->config = command_config_default(o->config);
-    status = check(o);
-    return status ? status : -1;
-}
+static const struct command_option replay_options[] = {
+    CONFIG_OPTION(struct options, OPTION_REQUIRED),
+    {"consumer", "C", "the consumer whose messages are published", MEMBER(consumer), OPTION_TEXT,
+     OPTION_REQUIRED},
+    {"to", "QUEUE",
+     "the queue that gets them, in the virtual host that the configuration has for it, or else the broker's",
+     MEMBER(to), OPTION_TEXT, OPTION_REQUIRED},
+    {"since", "T", "arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z; ignored when a replay continues",
+     MEMBER(since), OPTION_TIME},
+    {"until", "T",
+     "arrived before then; a duration counts back from the start of the replay, with --name from now",
+     MEMBER(until), OPTION_TIME},
+    {"type", "T", "with this AMQP type", MEMBER(type), OPTION_TEXT},
+    {"id", "ID…", "with these ids", MEMBER(ids), OPTION_LIST},
+    {"rate", "N/s", "at most N per second", MEMBER(interval_us), OPTION_RATE},
+    {"dry-run", NULL, "print how many messages it would publish", MEMBER(dry_run), OPTION_FLAG},
+    {"name", "N",
+     "the name of its position in the database. A named replay keeps its position at the end: run again, it publishes the messages that have "
+     "arrived since. Without a name, an interrupted replay continues when it is run with the same options, and a finished one starts at the "
+     "beginning",
+     MEMBER(name), OPTION_TEXT},
+    {"out-of-order", NULL, "also to an ordered queue, where the messages stand behind those that it has",
+     MEMBER(out_of_order), OPTION_FLAG},
+    JSON_OPTION(struct options, "one JSON object at the end"),
+    {0},
+};
+
+static const struct command replay_command = {
+    .name = "replay",
+    .does = "publish stored messages again, for another consumer",
+    .about =
+        "Publishes the stored messages of a consumer (`store.retention`) again, unchanged and in the order of their first claims, to a queue "
+        "with another consumer: for example to rebuild a projection. The broker confirms each one. An interrupted replay continues where it "
+        "stopped when you run it again.",
+    .options = replay_options,
+    .size = sizeof(struct options),
+    .run = replay_run,
+};
 
 int command_replay(int argc, char **argv)
 {
-    struct options o = {.ids = mem_zalloc((size_t)argc + 1, sizeof *o.ids)};
-    int status = parse(argc, argv, &o);
-
-    if (status < 0)
-        status = replay_run(&o);
-    free(o.ids);
-    return status;
+    return command_call(&replay_command, argc, argv);
 }

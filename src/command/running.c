@@ -14,7 +14,6 @@
 #include "onceward/sidecar/state_file.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -26,44 +25,7 @@ enum { LOOK_MS = 50, FIRST_WORD_MS = 10000 };
 
 /* --- file --- */
 
-static int usage(FILE *to, const char *help, int status)
-{
-    fputs(help, to);
-    return status;
-}
-
-int running_parse(int argc, char **argv, struct running_options *o)
-{
-    enum { N_FLAGS = sizeof(o->flags) / sizeof(o->flags[0]), FIRST_FLAG = 256 };
-    struct option options[N_FLAGS + 4] = {{"state", required_argument, NULL, 's'},
-                                          {"config", required_argument, NULL, 'c'},
-                                          {"help", no_argument, NULL, 'h'}};
-    int option;
-
-    for (int i = 0; i < N_FLAGS && o->flags[i]; i++)
-        options[3 + i] = (struct option){o->flags[i], no_argument, NULL, FIRST_FLAG + i};
-    while ((option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-        if (option == 'h')
-            return usage(stdout, o->help, STATUS_DONE);
-        else if (option == 's')
-            o->state = optarg;
-        else if (option == 'c')
-            o->config = optarg;
-        else if (option >= FIRST_FLAG)
-            o->given[option - FIRST_FLAG] = true;
-        else
-            return command_see_help(argv[0]);
-    }
-    if (optind == argc && !(o->state && o->config))
-        return -1;
-    if (optind < argc)
-        fprintf(stderr, "%s: \"%s\" is one argument too many\n", argv[0], argv[optind]);
-    else
-        fprintf(stderr, "%s: --state and --config say the same: give one\n", argv[0]);
-    return command_see_help(argv[0]);
-}
-
-int running_path(const struct running_options *o, char **ret, struct fault *f)
+int running_path(const struct running_place *o, char **ret, struct fault *f)
 {
     const char *config = command_config_default(o->config), *path = o->state;
     int answer = 0;

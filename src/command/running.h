@@ -1,5 +1,6 @@
 #pragma once
 
+#include "command/options.h"
 #include "onceward/sidecar/state.h"
 
 struct fault;
@@ -14,20 +15,23 @@ struct running {
     struct state state; /* as last read */
 };
 
-/* Options of such a command: --state FILE, --config FILE, --help, and up to four flags. */
-struct running_options {
-    const char *help;
-    const char *flags[4]; /* NULL: no more */
-    bool given[4];
+/* Options of such a command: they name the state file. */
+struct running_place {
     const char *state, *config;
 };
 
-/* Parses. -1: continue; else the exit status. */
-int running_parse(int argc, char **argv, struct running_options *o);
+#define RUNNING_OPTIONS(type, config_help)                                                                   \
+    {"state", "FILE", "the sidecar's state_file; default: the place where a sidecar of this user keeps it",  \
+     offsetof(type, place.state), OPTION_FILE},                                                              \
+    {                                                                                                        \
+        "config", "FILE",                                                                                    \
+            "the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG" config_help, \
+            offsetof(type, place.config), OPTION_FILE, OPTION_OR, .letter = 'c'                              \
+    }
 
 /* The path of the state file: --state, else the configuration's (--config, else ONCEWARD_CONFIG), else the
  * default. The caller owns *ret. -1: f; *ret is then the default. */
-int running_path(const struct running_options *o, char **ret, struct fault *f);
+int running_path(const struct running_place *o, char **ret, struct fault *f);
 
 enum { RUNNING_ENDED = 1 };
 

@@ -15,7 +15,6 @@
 #include "onceward/forward/forward.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,33 +25,6 @@ enum {
     MESSAGE_MAX = 1024 * 1024,
 };
 
-static const char help_head[] =
-    "usage: onceward try --config FILE --queue NAME [--effect SQL [--effect-database URL]]\n"
-    "                    [--message FILE] [--content-type TYPE] [--strict] [--discard-published] [--json]\n"
-    "       onceward try --markdown\n"
-    "Sends test messages to the application of a queue, as the sidecar would, and reports whether the application fulfils the\n"
-    "contract. It needs no broker and runs beside sidecars. Writes of the application stay, so use a test database. Takes up to\n"
-    "half a minute.\n"
-    "  --queue NAME           the queue of the configuration\n"
-    "  --effect SQL           a query that counts what the application wrote for one message; $1 is the message id:\n"
-    "                         'SELECT count(*) FROM charges WHERE order_id = $1'. Many findings need it\n"
-    "  --effect-database URL  the database for --effect; default: the sidecar's own login, which may need GRANT SELECT\n"
-    "  --message FILE         a message that the application accepts, at most 1 MiB; {{id}} stands for the message id.\n"
-    "                         Default: {\"id\": \"{{id}}\"}\n"
-    "  --content-type TYPE    the content type of the message; default: application/json\n"
-    "  --strict               exit with status 1 for advice as well\n"
-    "  --discard-published    delete the messages that the application published during the run, if no relay has sent them;\n"
-    "                         with completion response: all messages published during the run\n"
-    "  --json                 print one JSON object\n"
-    "  --markdown             print the tables of the documentation: the cases and the findings\n"
-    "\n"
-    "Cases and expected results (the last six only with forward.batch):\n";
-
-static const char help_tail[] =
-    "\n"
-    "Exit status 1: a promise would break. Advice alone is 0, or 1 with --strict. The rows of the test messages are deleted, also\n"
-    "after an interruption.\n";
-
 static int (*const runs[N_TRY_CASES])(struct try_run *t) = {
     [TRY_ORDINARY] = try_ordinary, [TRY_DUPLICATE] = try_duplicate, [TRY_STALE] = try_stale,
     [TRY_TAKEN] = try_taken,       [TRY_TWICE] = try_twice,         [TRY_EARLY] = try_early,
@@ -62,14 +34,6 @@ static int (*const runs[N_TRY_CASES])(struct try_run *t) = {
     [TRY_PARTIAL] = try_partial,   [TRY_STALE_ONE] = try_stale_one, [TRY_COMMIT] = try_commit,
     [TRY_CUT] = try_cut,
 };
-
-static int usage(FILE *to, int status)
-{
-    fputs(help_head, to);
-    try_tell_cases(to);
-    fputs(help_tail, to);
-    return status;
-}
 
 static void on_signal(int number)
 {
@@ -237,96 +201,33 @@ static const struct config_queue *queue_find(const struct config *c, const char 
 
 /* ---- arguments ---- */
 
-static int complain(const char *complaint)
-{
-    fprintf(stderr, "onceward try: %s\n", complaint);
-    return STATUS_USAGE;
-}
-
-static int check_options(int argc, char **argv, struct try_options *o)
+static int check(const struct try_options *o)
 {
     struct fault f = {0};
 
-    if (command_config_named(argc, argv, &o->config))
-        return STATUS_USAGE;
-    if (!o->queue)
-        return complain("--queue NAME is missing");
-    if (o->effect_database && !o->effect)
-        return complain("--effect-database is for --effect");
     if (o->effect_database && admin_check_url(o->effect_database, &f) < 0)
-        return complain(f.text);
+        return command_wrong("try", "%s", f.text);
     if (o->content_type && (!*o->content_type || strlen(o->content_type) > 255))
-        return complain("--content-type: expected type/subtype");
+        return command_wrong("try", "--content-type: expected type/subtype");
     return STATUS_DONE;
 }
 
-/* -1: continue; else the exit status. */
-static int read_options(int argc, char **argv, struct try_options *o)
+static int try_command_run(void *options)
 {
-    static const struct option options[] = {
-        {"config", required_argument, NULL, 'c'},  {"queue", required_argument, NULL, 'q'},
-        {"effect", required_argument, NULL, 'e'},  {"effect-database", required_argument, NULL, 'd'},
-        {"message", required_argument, NULL, 'm'}, {"content-type", required_argument, NULL, 't'},
-        {"json", no_argument, NULL, 'j'},          {"markdown", no_argument, NULL, 'k'},
-        {"strict", no_argument, NULL, 's'},        {"discard-published", no_argument, NULL, 'p'},
-        {"help", no_argument, NULL, 'h'},          {0}};
-    int option;
-
-    while ((option = getopt_long(argc, argv, "c:q:h", options, NULL)) != -1) {
-        switch (option) {
-        case 'c':
-            o->config = optarg;
-            break;
-        case 'q':
-            o->queue = optarg;
-            break;
-        case 'e':
-            o->effect = optarg;
-            break;
-        case 'd':
-            o->effect_database = optarg;
-            break;
-        case 'm':
-            o->message = optarg;
-            break;
-        case 't':
-            o->content_type = optarg;
-            break;
-        case 'j':
-            o->json = true;
-            break;
-        case 's':
-            o->strict = true;
-            break;
-        case 'p':
-            o->discard_published = true;
-            break;
-        case 'k':
-            try_tell_markdown(stdout);
-            return STATUS_DONE;
-        default:
-            return option == 'h' ? usage(stdout, STATUS_DONE) : command_see_help(argv[0]);
-        }
-    }
-    return -1;
-}
-
-int command_try(int argc, char **argv)
-{
-    struct try_options o = {0};
-    struct try_run t = {.options = &o, .effect_of_one = -1};
+    struct try_run t = {.options = options, .effect_of_one = -1};
     struct config *c;
-    int status = read_options(argc, argv, &o);
+    int status = check(t.options);
 
-    if (status >= 0)
-        return status;
-    status = check_options(argc, argv, &o);
     if (status)
         return status;
-    c = command_config(o.config);
+    if (t.options->markdown) {
+        try_tell_markdown(stdout);
+        return STATUS_DONE;
+    }
+    c = command_config(t.options->config);
     if (!c)
         return STATUS_USAGE;
-    t.q = queue_find(c, o.queue);
+    t.q = queue_find(c, t.options->queue);
     if (t.q) {
         t.in_batches = t.q->forward.batch.max_messages > 0;
         forward_global_init();
@@ -336,4 +237,53 @@ int command_try(int argc, char **argv)
     }
     config_free(c);
     return status;
+}
+
+#define MEMBER(member) offsetof(struct try_options, member)
+
+static const struct command_option try_options[] = {
+    CONFIG_OPTION(struct try_options, OPTION_REQUIRED),
+    {"queue", "NAME", "the queue of the configuration", MEMBER(queue), OPTION_TEXT, OPTION_REQUIRED,
+     .letter = 'q'},
+    {"effect", "SQL",
+     "a query that counts what the application wrote for one message; $1 is the message id: 'SELECT count(*) FROM charges WHERE order_id = $1'. "
+     "Many findings need it",
+     MEMBER(effect), OPTION_TEXT},
+    {"effect-database", "URL",
+     "the database for --effect; default: the sidecar's own login, which may need GRANT SELECT",
+     MEMBER(effect_database), OPTION_TEXT, OPTION_WITH},
+    {"message", "FILE",
+     "a message that the application accepts, at most 1 MiB; {{id}} stands for the message id. Default: {\"id\": \"{{id}}\"}",
+     MEMBER(message), OPTION_FILE},
+    {"content-type", "TYPE", "the content type of the message; default: application/json",
+     MEMBER(content_type), OPTION_TEXT},
+    {"strict", NULL, "exit with status 1 for advice as well", MEMBER(strict), OPTION_FLAG},
+    {"discard-published", NULL,
+     "delete the messages that the application published during the run, if no relay has sent them; with completion response: all messages "
+     "published during the run",
+     MEMBER(discard_published), OPTION_FLAG},
+    JSON_OPTION(struct try_options, "one JSON object"),
+    {"markdown", NULL, "print the tables of the documentation: the cases and the findings", MEMBER(markdown),
+     OPTION_FLAG, OPTION_ALONE},
+    {0},
+};
+
+static const struct command try_command = {
+    .name = "try",
+    .does = "prove that an application keeps its side of the contract",
+    .about =
+        "Sends test messages to the application of a queue, as the sidecar would, and reports whether the application fulfils the contract. It "
+        "needs no broker and runs beside sidecars. Writes of the application stay, so use a test database. Takes up to half a minute.",
+    .more = try_tell_cases,
+    .after =
+        "Exit status 1: a promise would break. Advice alone is 0, or 1 with --strict. The rows of the test messages are deleted, also after an "
+        "interruption.",
+    .options = try_options,
+    .size = sizeof(struct try_options),
+    .run = try_command_run,
+};
+
+int command_try(int argc, char **argv)
+{
+    return command_call(&try_command, argc, argv);
 }

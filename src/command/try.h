@@ -54,7 +54,7 @@ struct try_verdict {
 
 struct try_options {
     const char *config, *queue, *effect, *effect_database, *message, *content_type;
-    bool json, strict, discard_published;
+    bool json, strict, discard_published, markdown;
 };
 
 /* A run of `onceward try`. One thread. */
@@ -194,7 +194,7 @@ void try_tell(const struct try_run *t, FILE *out);
 void try_tell_json(const struct try_run *t, FILE *out);
 
 /* Lists the possible findings, for --help and the documentation. */
-void try_tell_cases(FILE *out);
+void try_tell_cases(struct buf *out);
 void try_tell_markdown(FILE *out);
 
 /* --- the cases: try_cases.c, try_fences.c, try_http.c, try_batch.c --- */

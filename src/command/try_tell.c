@@ -327,10 +327,12 @@ void try_tell_json(const struct try_run *t, FILE *out)
 
 /* ---- the tables ---- */
 
-void try_tell_cases(FILE *out)
+void try_tell_cases(struct buf *out)
 {
+    buf_add_text(out, "\nCases and expected results (the last six only with forward.batch):\n");
     for (int i = 0; i < N_TRY_CASES; i++)
-        fprintf(out, "  %-10s %s: %s\n", try_cases[i].name, try_cases[i].what, try_cases[i].expected);
+        buf_printf(out, "  %-10s %s: %s\n", try_cases[i].name, try_cases[i].what, try_cases[i].expected);
+    buf_add_char(out, '\n');
 }
 
 static void add_finding(struct buf *out, const struct try_finding_info *f)

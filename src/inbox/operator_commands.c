@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Adds a literal of text[]. */
-static void add_array(struct buf *out, char *const *texts, size_t n)
+static void add_array(struct buf *out, const char *const *texts, size_t n)
 {
     buf_add_char(out, '{');
     for (size_t i = 0; i < n; i++) {
@@ -64,7 +64,7 @@ int admin_pause(struct admin *a, const char *consumer, bool paused, const char *
     return 0;
 }
 
-int admin_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+int admin_retry(struct admin *a, const char *consumer, const char *const *ids, size_t n, const char *by,
                 int64_t *ret_n, struct fault *f)
 {
     struct buf array = {0};
@@ -77,7 +77,7 @@ int admin_retry(struct admin *a, const char *consumer, char *const *ids, size_t 
     return failed;
 }
 
-int admin_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+int admin_give_up(struct admin *a, const char *consumer, const char *const *ids, size_t n, const char *by,
                   void (*tell)(void *ctx, const char *id, const char *answer), void *ctx, struct fault *f)
 {
     struct buf array = {0};

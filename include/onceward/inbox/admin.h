@@ -130,11 +130,11 @@ int admin_pause(struct admin *a, const char *consumer, bool paused, const char *
                 bool *ret_changed, struct fault *f);
 
 /* n 0: all. *ret_n: rows that became due. */
-int admin_retry(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+int admin_retry(struct admin *a, const char *consumer, const char *const *ids, size_t n, const char *by,
                 int64_t *ret_n, struct fault *f);
 
 /* tell gets each id, sorted, and the function's answer for it. */
-int admin_give_up(struct admin *a, const char *consumer, char *const *ids, size_t n, const char *by,
+int admin_give_up(struct admin *a, const char *consumer, const char *const *ids, size_t n, const char *by,
                   void (*tell)(void *ctx, const char *id, const char *answer), void *ctx, struct fault *f);
 int admin_give_up_held(struct admin *a, const char *consumer, const char *by, struct fault *f);
 
