@@ -158,25 +158,26 @@ static int check_run(void *options)
     return status;
 }
 
+#define OPTIONS struct check_options
+
 static const struct command_option check_options[] = {
-    CONFIG_OPTION(struct check_options, OPTION_REQUIRED),
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"connect", NULL,
      "also try the state file, the database (roles, schema, consumers), the broker with each queue, and each application",
-     offsetof(struct check_options, connect), OPTION_FLAG},
+     OPTION(FLAG, connect)},
     {"sample", NULL,
      "also take one message of each queue and return it: prints the id that `message_id` finds, or the fields of the message "
      "and the settings that would find one. The broker counts this as a delivery: the message is marked as redelivered, and on "
      "a quorum queue it counts towards the delivery limit",
-     offsetof(struct check_options, sample), OPTION_FLAG, OPTION_WITH},
+     OPTION(FLAG, sample), OPTION_WITH},
     {"effective", NULL,
      "print every key with its value and its source: the file, `defaults` or the built-in default. Secrets are masked",
-     offsetof(struct check_options, effective), OPTION_FLAG},
-    JSON_OPTION(struct check_options,
-                "one JSON object per line: result (ok, warn or fail), where, path (of a key), text"),
+     OPTION(FLAG, effective)},
+    JSON_OPTION("one JSON object per line: result (ok, warn or fail), where, path (of a key), text"),
     {0},
 };
 
-static const struct command check_command = {
+const struct command check_command = {
     .name = "check",
     .does = "validate the configuration and try its servers",
     .about = "Validates the configuration and lists all of its errors at once.",
@@ -184,8 +185,3 @@ static const struct command check_command = {
     .size = sizeof(struct check_options),
     .run = check_run,
 };
-
-int command_check(int argc, char **argv)
-{
-    return command_call(&check_command, argc, argv);
-}

@@ -11,9 +11,22 @@
 
 struct config;
 
-/* The table of subcommands. */
-extern const struct subcommand commands[];
+/* All subcommands, in the order of the help: each of them is in the file with its name, or with its relatives. */
+extern const struct command *const commands[];
 extern const size_t n_commands;
+
+extern const struct command run_command, check_command, migrate_command, status_command, top_command,
+    dead_command, pause_command, resume_command, retry_command, give_up_command, forget_command,
+    replay_command, export_command, try_command, health_command, drain_command, reload_command,
+    explain_command, example_command, schema_command, completion_command, version_command;
+
+/* The manual page, in roff: from the tables of the subcommands, the events, the keys of the configuration and the errors of
+ * the functions for applications. */
+void manual_add(struct buf *out);
+
+/* Loads the configuration for a command: prints every fault to standard error as "KEY: TEXT". NULL:
+ * STATUS_USAGE is due. */
+struct config *command_config(const char *path);
 
 /* The arguments of the program, for `run` to start itself with once more. */
 extern char **command_argv;

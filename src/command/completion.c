@@ -1,81 +1,74 @@
-/* onceward completion: prints a shell's completion of commands and options, made from the table of
- * subcommands. */
+/* onceward completion: prints a shell's completion of commands and options, made from the tables of the subcommands. */
 
 #include "command/common.h"
+#include "command/help.h"
 
-#include <stdbool.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: onceward completion bash|zsh|fish\n"
-    "Prints the completion of commands and options for a shell. To use it in this session:\n"
-    "  bash  source <(onceward completion bash)\n"
-    "  zsh   source <(onceward completion zsh)\n"
-    "  fish  onceward completion fish | source\n";
+enum value { VALUE_NONE, VALUE_WORDS, VALUE_FILE, VALUE_OTHER };
 
-/* A word of a list: "config=" is an option with a value. */
-struct word {
-    const char *text;
-    int len; /* without = */
-    bool has_value;
-};
-
-/* The next word of *list, or one of length 0. */
-static struct word next_word(const char **list)
+/* The kind of value in the word behind the option. */
+static enum value value_of(const struct command_option *row)
 {
-    const char *start = *list ? *list + strspn(*list, " ") : "";
-    int len = (int)strcspn(start, " ");
-
-    *list = start + len;
-    if (len && start[len - 1] == '=')
-        return (struct word){start, len - 1, true};
-    return (struct word){start, len, false};
+    if (row->kind == OPTION_FLAG || row->kind == OPTION_MAYBE)
+        return VALUE_NONE;
+    if (help_word(row, 0).len)
+        return VALUE_WORDS;
+    return row->kind == OPTION_FILE || row->kind == OPTION_CONFIG ? VALUE_FILE : VALUE_OTHER;
 }
 
-/* Is the option's value a file? */
-static bool is_file(struct word w)
+/* Prints the words that the row accepts, each behind a blank. */
+static void print_words(const struct command_option *row)
 {
-    static const char *const files[] = {"config", "state", "message", "output"};
+    struct slice word;
 
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        if (w.len == (int)strlen(files[i]) && !strncmp(w.text, files[i], (size_t)w.len))
-            return true;
+    for (size_t i = 0; (word = help_word(row, i)).len; i++)
+        printf(" %.*s", (int)word.len, word.data);
+}
+
+/* Prints the words that may follow the command, each behind a blank. */
+static void print_operands(const struct command *c)
+{
+    options_each (row, c)
+        if (row->kind == OPTION_OPERAND)
+            print_words(row);
+}
+
+/* Does an earlier command have the option? */
+static bool is_known(size_t n_before, const char *name)
+{
+    for (size_t i = 0; i < n_before; i++)
+        options_each (row, commands[i])
+            if (row->name && strcmp(row->name, name) == 0)
+                return true;
     return false;
 }
 
-static void print_options(const struct subcommand *c, const char *before)
-{
-    const char *options = c->options;
-
-    for (struct word w; (w = next_word(&options)).len;)
-        printf("%s--%.*s", before, w.len, w.text);
-    printf("%s--help", before);
-}
-
-/* Is this the first command with the option? */
-static bool is_new(size_t n_before, struct word wanted)
-{
-    for (size_t i = 0; i < n_before; i++) {
-        const char *options = commands[i].options;
-
-        for (struct word w; (w = next_word(&options)).len;)
-            if (w.len == wanted.len && !strncmp(w.text, wanted.text, (size_t)w.len))
-                return false;
-    }
-    return true;
-}
-
-/* Prints the options whose values are files, or those with other values, as a pattern of `case`. */
-static void print_values(bool files)
+/* Prints the options of that kind of value, as a pattern of `case`. */
+static void print_values(enum value value)
 {
     printf("    ");
-    for (size_t i = 0; i < n_commands; i++) {
-        const char *options = commands[i].options;
+    for (size_t i = 0; i < n_commands; i++)
+        options_each (row, commands[i])
+            if (row->name && value_of(row) == value && !is_known(i, row->name))
+                printf("--%s | ", row->name);
+}
 
-        for (struct word w; (w = next_word(&options)).len;)
-            if (w.has_value && is_file(w) == files && strncmp(w.text, "completion", 10) != 0 && is_new(i, w))
-                printf("--%.*s | ", w.len, w.text);
-    }
+static void print_choices(void)
+{
+    for (size_t i = 0; i < n_commands; i++)
+        options_each (row, commands[i])
+            if (row->name && value_of(row) == VALUE_WORDS) {
+                printf("    --%s) COMPREPLY=($(compgen -W '", row->name);
+                print_words(row);
+                puts("' -- \"$current\")); return ;;");
+            }
+}
+
+static void print_names(void)
+{
+    for (size_t i = 0; i < n_commands; i++)
+        printf("%s ", commands[i]->name);
 }
 
 static void print_bash(void)
@@ -84,29 +77,29 @@ static void print_bash(void)
          "_onceward() {\n"
          "    local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} words=\n"
          "    COMPREPLY=()\n"
-         "    case $previous in\n"
-         "    --completion) COMPREPLY=($(compgen -W 'response transaction' -- \"$current\")); return ;;");
-    print_values(true);
+         "    case $previous in");
+    print_choices();
+    print_values(VALUE_FILE);
     puts("-) COMPREPLY=($(compgen -f -- \"$current\")); return ;;");
-    print_values(false);
+    print_values(VALUE_OTHER);
     puts("-) return ;;\n"
          "    esac\n"
          "    if [ \"$COMP_CWORD\" -eq 1 ]; then");
     printf("        words='");
-    for (size_t i = 0; i < n_commands; i++)
-        printf("%s ", commands[i].name);
+    print_names();
     puts("help --help --version'\n"
          "    else\n"
          "        case ${COMP_WORDS[1]} in");
     for (size_t i = 0; i < n_commands; i++) {
-        printf("        %s) words='%s%s", commands[i].name, commands[i].words ? commands[i].words : "",
-               commands[i].words ? " " : "");
-        print_options(&commands[i], " ");
-        puts("' ;;");
+        printf("        %s) words='", commands[i]->name);
+        print_operands(commands[i]);
+        options_each (row, commands[i])
+            if (row->name)
+                printf(" --%s", row->name);
+        puts(" --help' ;;");
     }
     printf("        help) words='");
-    for (size_t i = 0; i < n_commands; i++)
-        printf("%s ", commands[i].name);
+    print_names();
     puts("' ;;\n"
          "        esac\n"
          "    fi\n"
@@ -123,7 +116,7 @@ static void print_zsh(void)
          "    local -a commands\n"
          "    commands=(");
     for (size_t i = 0; i < n_commands; i++)
-        printf("        '%s:%s'\n", commands[i].name, commands[i].does);
+        printf("        '%s:%s'\n", commands[i]->name, commands[i]->does);
     puts("    )\n"
          "    if (( CURRENT == 2 )); then\n"
          "        _describe command commands\n"
@@ -131,15 +124,23 @@ static void print_zsh(void)
          "    fi\n"
          "    case $words[2] in");
     for (size_t i = 0; i < n_commands; i++) {
-        const char *options = commands[i].options;
+        printf("    %s) _arguments '*::word:(", commands[i]->name);
+        print_operands(commands[i]);
+        printf(")'");
+        options_each (row, commands[i]) {
+            static const char *const values[] = {[VALUE_NONE] = "",
+                                                 [VALUE_FILE] = "=:file:_files",
+                                                 [VALUE_OTHER] = "=:value:",
+                                                 [VALUE_WORDS] = "=:value:("};
+            enum value value = value_of(row);
 
-        printf("    %s) _arguments '*::word:(%s)'", commands[i].name,
-               commands[i].words ? commands[i].words : "");
-        for (struct word w; (w = next_word(&options)).len;)
-            printf(" '--%.*s%s'", w.len, w.text,
-                   !w.has_value ? ""
-                   : is_file(w) ? "=:file:_files"
-                                : "=:value:");
+            if (!row->name)
+                continue;
+            printf(" '--%s%s", row->name, values[value]);
+            if (value == VALUE_WORDS)
+                print_words(row);
+            printf(value == VALUE_WORDS ? ")'" : "'");
+        }
         puts(" '--help' ;;");
     }
     puts("    esac\n"
@@ -152,34 +153,61 @@ static void print_fish(void)
     puts("# fish completion for onceward; made by `onceward completion fish`\n"
          "complete -c onceward -f");
     for (size_t i = 0; i < n_commands; i++) {
-        const char *name = commands[i].name, *options = commands[i].options, *words = commands[i].words;
+        const char *name = commands[i]->name;
 
-        printf("complete -c onceward -n __fish_use_subcommand -a %s -d '%s'\n", name, commands[i].does);
-        for (struct word w; (w = next_word(&options)).len;)
-            printf("complete -c onceward -n '__fish_seen_subcommand_from %s' -l %.*s%s\n", name, w.len,
-                   w.text,
-                   !w.has_value ? ""
-                   : is_file(w) ? " -r -F"
-                                : " -x");
-        for (struct word w; (w = next_word(&words)).len;)
-            printf("complete -c onceward -n '__fish_seen_subcommand_from %s' -a %.*s\n", name, w.len, w.text);
+        printf("complete -c onceward -n __fish_use_subcommand -a %s -d '%s'\n", name, commands[i]->does);
+        options_each (row, commands[i]) {
+            static const char *const values[] = {[VALUE_NONE] = "",
+                                                 [VALUE_FILE] = " -r -F",
+                                                 [VALUE_OTHER] = " -x",
+                                                 [VALUE_WORDS] = " -x -a '"};
+            enum value value = value_of(row);
+
+            if (!row->name && value != VALUE_WORDS)
+                continue;
+            printf("complete -c onceward -n '__fish_seen_subcommand_from %s'", name);
+            if (row->name)
+                printf(" -l %s", row->name);
+            fputs(row->name ? values[value] : " -a '", stdout);
+            if (value == VALUE_WORDS)
+                print_words(row);
+            puts(value == VALUE_WORDS ? "'" : "");
+        }
     }
 }
 
-int command_completion(int argc, char **argv)
+struct completion_options {
+    const char *shell;
+};
+
+static int completion_run(void *options)
 {
-    static const struct {
-        const char *name;
-        void (*print)(void);
-    } shells[] = {{"bash", print_bash}, {"zsh", print_zsh}, {"fish", print_fish}};
+    const struct completion_options *o = options;
 
-    for (size_t i = 0; argc == 2 && i < sizeof shells / sizeof *shells; i++) {
-        if (strcmp(argv[1], shells[i].name) != 0)
-            continue;
-        shells[i].print();
-        return STATUS_DONE;
-    }
-    bool is_help = argc == 2 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"));
-    fputs(help, is_help ? stdout : stderr);
-    return is_help ? STATUS_DONE : STATUS_USAGE;
+    if (*o->shell == 'b')
+        print_bash();
+    else if (*o->shell == 'z')
+        print_zsh();
+    else
+        print_fish();
+    return STATUS_DONE;
 }
+
+#define OPTIONS struct completion_options
+
+static const struct command_option completion_options[] = {
+    {NULL, "bash|zsh|fish", NULL, OPTION(OPERAND, shell), OPTION_REQUIRED},
+    {0},
+};
+
+const struct command completion_command = {
+    .name = "completion",
+    .does = "print the completion of commands for a shell",
+    .about = "Prints the completion of commands and options for a shell. To use it in this session:\n"
+             "bash: source <(onceward completion bash)\n"
+             "zsh: source <(onceward completion zsh)\n"
+             "fish: onceward completion fish | source",
+    .options = completion_options,
+    .size = sizeof(struct completion_options),
+    .run = completion_run,
+};

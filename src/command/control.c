@@ -271,39 +271,35 @@ static int give_up_run(void *options)
     return pull(options, "give-up", pull_give_up);
 }
 
-#define MEMBER(member) offsetof(struct order, member)
+#define OPTIONS struct order
 #define COMMON                                                                                               \
-    CONFIG_OPTION(struct order, OPTION_REQUIRED),                                                            \
-        {"consumer",                                                                                         \
-         "C",                                                                                                \
-         "the consumer: the queue's name, unless the configuration says otherwise",                          \
-         MEMBER(consumer),                                                                                   \
-         OPTION_TEXT,                                                                                        \
-         OPTION_REQUIRED},                                                                                   \
-        {"by", "NAME", "the name in the log (default: your login and the name of this machine)", MEMBER(by), \
-         OPTION_TEXT},                                                                                       \
-        JSON_OPTION(struct order, "one JSON object")
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),                                                                 \
+        {"consumer", "C", "the consumer: the queue's name, unless the configuration says otherwise",         \
+         OPTION(TEXT, consumer), OPTION_REQUIRED},                                                           \
+        {"by", "NAME", "the name in the log (default: your login and the name of this machine)",             \
+         OPTION(TEXT, by)},                                                                                  \
+        JSON_OPTION("one JSON object")
 
 static const struct command_option pause_options[] = {
     COMMON,
-    {"reason", "TEXT", "the reason, for the log and `onceward status`", MEMBER(reason), OPTION_TEXT},
+    {"reason", "TEXT", "the reason, for the log and `onceward status`", OPTION(TEXT, reason)},
     {0},
 };
 
 static const struct command_option resume_options[] = {COMMON, {0}};
 
 static const struct command_option retry_options[] = {
-    COMMON, {NULL, "ID…", NULL, MEMBER(ids), OPERANDS}, {0}};
+    COMMON, {NULL, "ID…", NULL, OPTION(OPERANDS, ids)}, {0}};
 
 static const struct command_option give_up_options[] = {
     COMMON,
-    {NULL, "ID…", NULL, MEMBER(ids), OPERANDS, OPTION_REQUIRED},
+    {NULL, "ID…", NULL, OPTION(OPERANDS, ids), OPTION_REQUIRED},
     {"held", NULL, "the messages that the replicas hold now because everything fails, and no later ones",
-     MEMBER(held), OPTION_FLAG, OPTION_OR},
+     OPTION(FLAG, held), OPTION_OR},
     {0},
 };
 
-static const struct command pause_command = {
+const struct command pause_command = {
     .name = "pause",
     .does = "stop taking messages of a consumer on all replicas",
     .about =
@@ -315,7 +311,7 @@ static const struct command pause_command = {
     .run = pause_run,
 };
 
-static const struct command resume_command = {
+const struct command resume_command = {
     .name = "resume",
     .does = "end a pause on all replicas",
     .about = "Ends a pause on every replica within five seconds.",
@@ -324,7 +320,7 @@ static const struct command resume_command = {
     .run = resume_run,
 };
 
-static const struct command retry_command = {
+const struct command retry_command = {
     .name = "retry",
     .does = "try failed and waiting messages now",
     .about =
@@ -336,7 +332,7 @@ static const struct command retry_command = {
     .run = retry_run,
 };
 
-static const struct command give_up_command = {
+const struct command give_up_command = {
     .name = "give-up",
     .does = "make dead letters of messages that keep failing",
     .about =
@@ -347,23 +343,3 @@ static const struct command give_up_command = {
     .size = sizeof(struct order),
     .run = give_up_run,
 };
-
-int command_pause(int argc, char **argv)
-{
-    return command_call(&pause_command, argc, argv);
-}
-
-int command_resume(int argc, char **argv)
-{
-    return command_call(&resume_command, argc, argv);
-}
-
-int command_retry(int argc, char **argv)
-{
-    return command_call(&retry_command, argc, argv);
-}
-
-int command_give_up(int argc, char **argv)
-{
-    return command_call(&give_up_command, argc, argv);
-}

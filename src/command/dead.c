@@ -160,38 +160,34 @@ static int dead_run(void *options)
 
 enum { LIST = 1, SHOW = 2, REDRIVE = 4, DISCARD = 8 };
 
-#define MEMBER(member) offsetof(struct dead_options, member)
+#define OPTIONS struct dead_options
 
 static const struct command_option dead_options[] = {
-    {NULL, "list|show|redrive|discard", NULL, MEMBER(action), OPERAND, OPTION_REQUIRED},
-    CONFIG_OPTION(struct dead_options, OPTION_REQUIRED),
-    {"consumer", "C", "of this consumer", MEMBER(filter.consumer), OPTION_TEXT},
-    {"reason", "R", "with this reason (`onceward explain --reasons`)", MEMBER(filter.reason), OPTION_TEXT},
-    {"since", "T", "written since then: \"2h\" ago, or 2026-01-31T03:00:00Z", MEMBER(filter.since),
-     OPTION_TIME},
-    {"older", "T", "written before then: \"30d\" ago, or a time", MEMBER(filter.older), OPTION_TIME},
-    {"limit", "N", "at most N", MEMBER(filter.limit), OPTION_NUMBER},
-    {"rate", "N/s", "at most N per second", MEMBER(interval_us), OPTION_RATE, .of = REDRIVE | DISCARD},
-    {"dry-run", NULL, "print what would be done", MEMBER(dry_run), OPTION_FLAG, .of = REDRIVE | DISCARD},
+    {NULL, "list|show|redrive|discard", NULL, OPTION(OPERAND, action), OPTION_REQUIRED},
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
+    {"consumer", "C", "of this consumer", OPTION(TEXT, filter.consumer)},
+    {"reason", "R", "with this reason (`onceward explain --reasons`)", OPTION(TEXT, filter.reason)},
+    {"since", "T", "written since then: \"2h\" ago, or 2026-01-31T03:00:00Z", OPTION(TIME, filter.since)},
+    {"older", "T", "written before then: \"30d\" ago, or a time", OPTION(TIME, filter.older)},
+    {"limit", "N", "at most N", OPTION(NUMBER, filter.limit)},
+    {"rate", "N/s", "at most N per second", OPTION(RATE, interval_us), .of = REDRIVE | DISCARD},
+    {"dry-run", NULL, "print what would be done", OPTION(FLAG, dry_run), .of = REDRIVE | DISCARD},
     {"new-id", "NEWID",
      "for a dead letter whose message has no usable id: publish it with NEWID (--new-id=NEWID for a number), or with an id made from "
      "the letter, which is the same each time. An existing id is never replaced",
-     MEMBER(new_id), OPTION_MAYBE, .of = REDRIVE},
+     OPTION(MAYBE, new_id), .of = REDRIVE},
     {"out-of-order", NULL,
      "redrive also to ordered queues and exchanges, by the exchange and routing key of the messages; they stand behind their successors",
-     MEMBER(out_of_order), OPTION_FLAG, .of = REDRIVE},
+     OPTION(FLAG, out_of_order), .of = REDRIVE},
     JSON_OPTION(
-        struct dead_options,
         "one JSON object per dead letter. redrive and discard print the events redriven, discarded and letter_left in the form of the log"),
-    {"body", "raw", "write the bytes of the body and nothing else", MEMBER(body), OPTION_TEXT, OPTION_OR,
-     SHOW},
-    {"all", NULL, "every dead letter of this configuration", MEMBER(all), OPTION_FLAG,
-     .of = REDRIVE | DISCARD},
-    {NULL, "ID…", NULL, MEMBER(operands), OPERANDS},
+    {"body", "raw", "write the bytes of the body and nothing else", OPTION(TEXT, body), OPTION_OR, SHOW},
+    {"all", NULL, "every dead letter of this configuration", OPTION(FLAG, all), .of = REDRIVE | DISCARD},
+    {NULL, "ID…", NULL, OPTION(OPERANDS, operands)},
     {0},
 };
 
-static const struct command dead_command = {
+const struct command dead_command = {
     .name = "dead",
     .does = "list, show, redrive or discard dead letters",
     .about =
@@ -210,8 +206,3 @@ static const struct command dead_command = {
     .size = sizeof(struct dead_options),
     .run = dead_run,
 };
-
-int command_dead(int argc, char **argv)
-{
-    return command_call(&dead_command, argc, argv);
-}

@@ -79,14 +79,15 @@ static int drain_run(void *options)
     return status;
 }
 
+#define OPTIONS struct drain_options
+
 static const struct command_option drain_options[] = {
-    {"exit", NULL, "end the sidecar as well and wait for its end", offsetof(struct drain_options, exit),
-     OPTION_FLAG},
-    RUNNING_OPTIONS(struct drain_options, ""),
+    {"exit", NULL, "end the sidecar as well and wait for its end", OPTION(FLAG, exit)},
+    RUNNING_OPTIONS(""),
     {0},
 };
 
-static const struct command drain_command = {
+const struct command drain_command = {
     .name = "drain",
     .does = "for a preStop hook: drain the running sidecar and wait",
     .about =
@@ -99,8 +100,3 @@ static const struct command drain_command = {
     .size = sizeof(struct drain_options),
     .run = drain_run,
 };
-
-int command_drain(int argc, char **argv)
-{
-    return command_call(&drain_command, argc, argv);
-}

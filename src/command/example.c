@@ -19,17 +19,12 @@ static int schema_run(void *options)
     return STATUS_DONE;
 }
 
-static const struct command schema_command = {
+const struct command schema_command = {
     .name = "schema",
     .does = "print the JSON Schema of the configuration",
     .about = "Prints the JSON Schema (2020-12) of the configuration that this program reads.",
     .run = schema_run,
 };
-
-int command_schema(int argc, char **argv)
-{
-    return command_call(&schema_command, argc, argv);
-}
 
 /* --- example --- */
 
@@ -105,29 +100,27 @@ static int example_run(void *options)
     return STATUS_DONE;
 }
 
+#define OPTIONS struct example_options
+
 static const struct command_option example_options[] = {
     {"batch", NULL,
      "print an application in Python that takes several messages in a request: onceward example --batch >application.py",
-     offsetof(struct example_options, batch), OPTION_FLAG},
+     OPTION(FLAG, batch)},
     {"completion", "response|transaction",
      "the value of the key `completion`; default: response, with --batch: transaction",
-     offsetof(struct example_options, completion), OPTION_TEXT},
+     OPTION(TEXT, completion)},
     {0},
 };
 
-static const struct command example_command = {
+const struct command example_command = {
     .name = "example",
     .does = "print a small configuration to start with, or an application for batches",
     .about =
         "Prints a small configuration to start with, and on standard error the meaning of each of its keys:\n"
-        "onceward example >onceward.json    # put in your servers, then: onceward check --connect --config onceward.json\n"
-        "`onceward explain --keys` lists the other keys.",
+        "onceward example >onceward.json    # put in your servers, then: onceward check --config onceward.json --connect\n"
+        "`onceward explain --keys` lists the other keys. Applications in 12 languages are in deploy/examples of the "
+        "sources.",
     .options = example_options,
     .size = sizeof(struct example_options),
     .run = example_run,
 };
-
-int command_example(int argc, char **argv)
-{
-    return command_call(&example_command, argc, argv);
-}

@@ -459,22 +459,21 @@ static int explain_run(void *options)
     return STATUS_DONE;
 }
 
-#define MEMBER(member) offsetof(struct explain_options, member)
+#define OPTIONS struct explain_options
 
 static const struct command_option explain_options[] = {
-    {"list", NULL, "the names with one sentence each (default)", MEMBER(list), OPTION_FLAG},
-    {"markdown", NULL, "the entries of the documentation", MEMBER(markdown), OPTION_FLAG, OPTION_OR},
-    {"reasons", NULL, "the reasons instead of the events", MEMBER(parts[REASONS]), OPTION_FLAG},
-    {"stats", NULL, "the fields of the stats and outbox lines and the states", MEMBER(parts[STATS]),
-     OPTION_FLAG, OPTION_OR},
-    {"codes", NULL, "the errors of the functions for applications", MEMBER(parts[CODES]), OPTION_FLAG,
+    {"list", NULL, "the names with one sentence each (default)", OPTION(FLAG, list)},
+    {"markdown", NULL, "the entries of the documentation", OPTION(FLAG, markdown), OPTION_OR},
+    {"reasons", NULL, "the reasons instead of the events", OPTION(FLAG, parts[REASONS])},
+    {"stats", NULL, "the fields of the stats and outbox lines and the states", OPTION(FLAG, parts[STATS]),
      OPTION_OR},
-    {"keys", NULL, "the keys of the configuration", MEMBER(parts[KEYS]), OPTION_FLAG, OPTION_OR},
-    {NULL, "NAME", NULL, MEMBER(name), OPERAND, OPTION_ALONE},
+    {"codes", NULL, "the errors of the functions for applications", OPTION(FLAG, parts[CODES]), OPTION_OR},
+    {"keys", NULL, "the keys of the configuration", OPTION(FLAG, parts[KEYS]), OPTION_OR},
+    {NULL, "NAME", NULL, OPTION(OPERAND, name), OPTION_ALONE},
     {0},
 };
 
-static const struct command explain_command = {
+const struct command explain_command = {
     .name = "explain",
     .does = "explain an event or figure of the log, or a configuration key",
     .about =
@@ -485,8 +484,3 @@ static const struct command explain_command = {
     .size = sizeof(struct explain_options),
     .run = explain_run,
 };
-
-int command_explain(int argc, char **argv)
-{
-    return command_call(&explain_command, argc, argv);
-}

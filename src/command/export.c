@@ -378,32 +378,32 @@ static int export_run(void *options)
     return status;
 }
 
-#define MEMBER(member) offsetof(struct options, member)
+#define OPTIONS struct options
 
 static const struct command_option export_options[] = {
-    CONFIG_OPTION(struct options, OPTION_REQUIRED),
-    {"rows", NULL, "rows; without --rows, --letters and --messages: all three", MEMBER(rows), OPTION_FLAG},
-    {"letters", NULL, "dead letters", MEMBER(letters), OPTION_FLAG},
-    {"messages", NULL, "stored messages", MEMBER(messages), OPTION_FLAG},
-    {"consumer", "C", "of this consumer", MEMBER(consumer), OPTION_TEXT},
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
+    {"rows", NULL, "rows; without --rows, --letters and --messages: all three", OPTION(FLAG, rows)},
+    {"letters", NULL, "dead letters", OPTION(FLAG, letters)},
+    {"messages", NULL, "stored messages", OPTION(FLAG, messages)},
+    {"consumer", "C", "of this consumer", OPTION(TEXT, consumer)},
     {"since", "T", "first seen, dead or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z",
-     MEMBER(since), OPTION_TIME},
+     OPTION(TIME, since)},
     {"until", "T",
      "before then, and never later than now; the last line has the exact time, for the next --since. The export waits up to a minute for open "
      "transactions",
-     MEMBER(until), OPTION_TIME},
+     OPTION(TIME, until)},
     {"output", "FILE",
      "write to FILE. An interrupted export continues behind the last whole line when the same command is run again. The first line has the "
      "options, a last line of kind \"end\" says that the file is complete",
-     MEMBER(output), OPTION_FILE},
-    {"after", "POSITION", "continue behind the line with this \"position\"", MEMBER(after), OPTION_TEXT},
+     OPTION(FILE, output)},
+    {"after", "POSITION", "continue behind the line with this \"position\"", OPTION(TEXT, after)},
     {"allow-compacted", NULL,
      "exit with status 0 even if history entries may have replaced rows of that time",
-     MEMBER(allow_compacted), OPTION_FLAG},
+     OPTION(FLAG, allow_compacted)},
     {0},
 };
 
-static const struct command export_command = {
+const struct command export_command = {
     .name = "export",
     .does = "write rows, dead letters and stored messages as JSON lines",
     .about =
@@ -414,8 +414,3 @@ static const struct command export_command = {
     .size = sizeof(struct options),
     .run = export_run,
 };
-
-int command_export(int argc, char **argv)
-{
-    return command_call(&export_command, argc, argv);
-}

@@ -93,17 +93,19 @@ static int forget_run(void *options)
     return status;
 }
 
+#define OPTIONS struct forget_options
+
 static const struct command_option forget_options[] = {
-    CONFIG_OPTION(struct forget_options, OPTION_REQUIRED),
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"consumer", "C", "the consumer; refused if this configuration has it, also as `takes_over`",
-     offsetof(struct forget_options, consumer), OPTION_TEXT, OPTION_REQUIRED},
+     OPTION(TEXT, consumer), OPTION_REQUIRED},
     {"dead-letters", NULL, "remove its dead letters, too; without it they stay, for `onceward dead`",
-     offsetof(struct forget_options, letters), OPTION_FLAG},
-    JSON_OPTION(struct forget_options, "one JSON object"),
+     OPTION(FLAG, letters)},
+    JSON_OPTION("one JSON object"),
     {0},
 };
 
-static const struct command forget_command = {
+const struct command forget_command = {
     .name = "forget",
     .does = "remove the data of a consumer that is no longer used",
     .about =
@@ -115,8 +117,3 @@ static const struct command forget_command = {
     .size = sizeof(struct forget_options),
     .run = forget_run,
 };
-
-int command_forget(int argc, char **argv)
-{
-    return command_call(&forget_command, argc, argv);
-}

@@ -98,28 +98,29 @@ static int health_run(void *options)
     return status;
 }
 
-#define QUESTION(i) offsetof(struct health_options, asks[i]), OPTION_FLAG
+#define OPTIONS struct health_options
 
 static const struct command_option health_options[] = {
     {"started", NULL,
      "the configuration is valid and the loop runs: for the startupProbe. It does not wait for the broker, the database or the application, "
      "so the application may start later",
-     QUESTION(STARTED), OPTION_REQUIRED},
-    {"live", NULL, "the loop turned within the last 30 s: for the livenessProbe", QUESTION(LIVE), OPTION_OR},
+     OPTION(FLAG, asks[STARTED]), OPTION_REQUIRED},
+    {"live", NULL, "the loop turned within the last 30 s: for the livenessProbe", OPTION(FLAG, asks[LIVE]),
+     OPTION_OR},
     {"ready", NULL,
      "each queue has started once, whatever broker, database and application do now: for people and scripts. As a readinessProbe it would "
      "keep requests from the application until the queues have started",
-     QUESTION(READY), OPTION_OR},
+     OPTION(FLAG, asks[READY]), OPTION_OR},
     {"consuming", NULL,
      "each queue has consumed since the start, so broker, database, queue and application were reached. In an operator's pause, or while "
      "partitions leave the range, it is enough that they were. Stays true afterwards; only a queue that a reload adds must be reached as "
      "well. As the readinessProbe of a pod without a Service it lets a rollout wait",
-     QUESTION(CONSUMING), OPTION_OR},
-    RUNNING_OPTIONS(struct health_options, ""),
+     OPTION(FLAG, asks[CONSUMING]), OPTION_OR},
+    RUNNING_OPTIONS(""),
     {0},
 };
 
-static const struct command health_command = {
+const struct command health_command = {
     .name = "health",
     .does = "for exec probes: report the state of the running sidecar",
     .about =
@@ -128,8 +129,3 @@ static const struct command health_command = {
     .size = sizeof(struct health_options),
     .run = health_run,
 };
-
-int command_health(int argc, char **argv)
-{
-    return command_call(&health_command, argc, argv);
-}

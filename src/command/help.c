@@ -21,14 +21,21 @@ struct slice help_word(const struct command_option *row, size_t i)
     return (struct slice){at, strcspn(at, "|")};
 }
 
-void help_add_name(struct buf *out, const struct command_option *row, bool with_value)
+static void add_name(struct buf *out, const struct command_option *row)
 {
     if (!row->name)
         buf_add_text(out, row->value);
     else
         buf_printf(out, "--%s", row->name);
-    if (row->name && row->value && with_value)
+    if (row->name && row->value)
         buf_printf(out, row->kind == OPTION_MAYBE ? " [%s]" : " %s", row->value);
+}
+
+void help_add_option(struct buf *out, const struct command_option *row)
+{
+    if (row->letter)
+        buf_printf(out, "-%c, ", row->letter);
+    add_name(out, row);
 }
 
 /* --- layout --- */
@@ -87,20 +94,24 @@ static void add_text(struct buf *out, const char *text, size_t indent)
 
 /* --- usage --- */
 
-/* Adds a row and its alternatives as "A | B", and the options that need it as "A [B]". */
+void help_add_alternatives(struct buf *out, const struct command_option *row, size_t form)
+{
+    add_name(out, row);
+    while ((++row)->rules & (OPTION_OR | OPTION_WITH)) {
+        if (!option_is_of(row, form))
+            continue;
+        buf_add_text(out, row->rules & OPTION_OR ? " | " : " [");
+        add_name(out, row);
+        buf_add_text(out, row->rules & OPTION_OR ? "" : "]");
+    }
+}
+
 static void add_group(struct buf *out, const struct command_option *row, size_t form)
 {
     bool is_required = row->rules & OPTION_REQUIRED;
 
     buf_add_text(out, is_required ? "" : "[");
-    help_add_name(out, row, true);
-    while ((++row)->rules & (OPTION_OR | OPTION_WITH)) {
-        if (!option_is_of(row, form))
-            continue;
-        buf_add_text(out, row->rules & OPTION_OR ? " | " : " [");
-        help_add_name(out, row, true);
-        buf_add_text(out, row->rules & OPTION_OR ? "" : "]");
-    }
+    help_add_alternatives(out, row, form);
     buf_add_text(out, is_required ? "" : "]");
 }
 
@@ -121,7 +132,7 @@ static void add_usage_of(struct buf *out, const struct command *c, size_t form, 
         add_word(out, word.data, word.len, indent);
     options_each (row, c) {
         if (row->rules & (OPTION_OR | OPTION_WITH | OPTION_ALONE) || !option_is_of(row, form) ||
-            (word.len && row->kind == OPERAND))
+            (word.len && row->kind == OPTION_OPERAND))
             continue;
         buf_reset(&group);
         add_group(&group, row, form);
@@ -138,7 +149,7 @@ void help_add_usage(struct buf *out, const struct command *c)
     struct slice word;
 
     options_each (row, c) {
-        forms = row->kind == OPERAND ? row : forms;
+        forms = row->kind == OPTION_OPERAND ? row : forms;
         differ |= row->of != 0;
     }
     if (!differ)
@@ -149,9 +160,26 @@ void help_add_usage(struct buf *out, const struct command *c)
         if (row->rules & OPTION_ALONE) {
             add_usage_head(out, c);
             buf_add_char(out, ' ');
-            help_add_name(out, row, true);
+            add_name(out, row);
             buf_add_char(out, '\n');
         }
+}
+
+void help_add_row(struct buf *out, const struct command *c)
+{
+    struct buf call = {0};
+
+    buf_printf(&call, "onceward %s", c->name);
+    options_each (row, c)
+        if ((row->rules & OPTION_REQUIRED || row->kind == OPTION_CONFIG) && !row->of) {
+            buf_add_char(&call, ' ');
+            add_group(&call, row, 0);
+        }
+    buf_add_text(out, "| `");
+    for (const char *at = buf_text(&call); *at; at++)
+        buf_printf(out, *at == '|' ? "\\%c" : "%c", *at);
+    buf_printf(out, "` | %s |\n", c->does);
+    buf_deinit(&call);
 }
 
 /* --- the whole --- */
@@ -167,9 +195,7 @@ static void add_options(struct buf *out, const struct command *c)
                 continue;
             buf_reset(&name);
             buf_add_text(&name, "  ");
-            if (row->letter)
-                buf_printf(&name, "-%c, ", row->letter);
-            help_add_name(&name, row, true);
+            help_add_option(&name, row);
             size_t n = count_columns(name.data, name.len) + 2;
             if (!pass) {
                 width = n > width && n <= NAME_COLUMNS ? n : width;

@@ -1,16 +1,13 @@
-/* The manual page, generated from the tables of the help texts and the documentation. The build installs it. */
+/* The manual page, generated from the tables of the subcommands and the documentation. The build installs it. */
 
 #include "command/common.h"
+#include "command/help.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/log.h"
 #include "onceward/config/keys.h"
 #include "onceward/core/codes.h"
 
-#include <errno.h>
-#include <getopt.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 /* Adds a non-ASCII character by groff's name for it, independent of the encoding. Returns its last byte. */
 static const char *add_character(struct buf *out, const char *at)
@@ -60,31 +57,52 @@ static void add_entry(struct buf *out, const char *name, const char *first, cons
     buf_add_char(out, '\n');
 }
 
-/* Captures a command's help by redirecting standard output to memory. */
-static int read_help(const struct subcommand *c, struct buf *out)
+static void add_paragraphs(struct buf *out, const char *text)
 {
-    static char flag[] = "--help";
-    char name[32];
-    char *args[] = {name, flag, NULL};
-    int memory = memfd_create("help", MFD_CLOEXEC), kept = dup(STDOUT_FILENO);
-    ssize_t n = -1;
+    struct buf one = {0};
 
-    snprintf(name, sizeof name, "%s", c->name);
-    fflush(stdout);
-    if (memory >= 0 && kept >= 0 && dup2(memory, STDOUT_FILENO) >= 0) {
-        optind = 0; /* the commands share getopt */
-        c->run(2, args);
-        fflush(stdout);
-        dup2(kept, STDOUT_FILENO);
-        off_t size = lseek(memory, 0, SEEK_END);
-        n = size > 0 ? pread(memory, buf_reserve(out, (size_t)size), (size_t)size, 0) : -1;
-        out->len += n > 0 ? (size_t)n : 0;
+    while (*text) {
+        size_t len = strcspn(text, "\n");
+
+        buf_reset(&one);
+        buf_add(&one, text, len);
+        buf_add_text(out, ".PP\n");
+        add_text(out, buf_text(&one), false);
+        buf_add_char(out, '\n');
+        text += len + (text[len] == '\n');
     }
-    if (memory >= 0)
-        close(memory);
-    if (kept >= 0)
-        close(kept);
-    return n > 0 ? 0 : -1;
+    buf_deinit(&one);
+}
+
+static void add_lines(struct buf *out, struct buf *lines)
+{
+    buf_add_text(out, ".PP\n.nf\n");
+    add_text(out, buf_text(lines), true);
+    buf_add_text(out, ".fi\n");
+    buf_reset(lines);
+}
+
+static void add_command(struct buf *out, const struct command *c)
+{
+    struct buf part = {0};
+
+    buf_printf(out, ".SS %s\n", c->name);
+    help_add_usage(&part, c);
+    add_lines(out, &part);
+    add_paragraphs(out, c->about);
+    options_each (row, c)
+        if (row->help) {
+            help_add_option(&part, row);
+            add_entry(out, buf_text(&part), row->help, NULL);
+            buf_reset(&part);
+        }
+    if (c->more) {
+        c->more(&part);
+        add_lines(out, &part);
+    }
+    if (c->after)
+        add_paragraphs(out, c->after);
+    buf_deinit(&part);
 }
 
 static void add_key(void *ctx, const char *path, const char *fallback, const char *sentence)
@@ -96,29 +114,9 @@ static void add_key(void *ctx, const char *path, const char *fallback, const cha
     buf_deinit(&first);
 }
 
-static int add_commands(struct buf *out)
+void manual_add(struct buf *out)
 {
-    struct buf help = {0};
-    int failed = 0;
-
-    for (size_t i = 0; i < n_commands && !failed; i++) {
-        buf_reset(&help);
-        failed = read_help(&commands[i], &help);
-        buf_printf(out, ".SS %s\n", commands[i].name);
-        add_text(out, commands[i].does, false);
-        buf_add_text(out, ".\n.PP\n.nf\n");
-        add_text(out, buf_text(&help), true);
-        buf_add_text(out, ".fi\n");
-    }
-    buf_deinit(&help);
-    return failed;
-}
-
-int command_manual(void)
-{
-    struct buf out = {0};
-
-    buf_printf(&out,
+    buf_printf(out,
                ".TH ONCEWARD 1 \"\" \"onceward %s\" \"User Commands\"\n"
                ".SH NAME\nonceward \\- lets each message of a RabbitMQ queue through to an application once\n"
                ".SH SYNOPSIS\n.B onceward\nCOMMAND [OPTIONS]\n"
@@ -128,25 +126,19 @@ int command_manual(void)
                "the application's own, sent with POST, and acked when its row is completed.\n"
                ".SH COMMANDS\n",
                ONCEWARD_VERSION);
-    int failed = add_commands(&out);
-    buf_add_text(&out, ".SH CONFIGURATION\nA JSON file. See also \\fBonceward example\\fR and \\fBonceward "
-                       "explain KEY\\fR.\n");
-    config_keys_each(add_key, &out);
-    buf_add_text(&out, ".SH EVENTS\nThe log is JSON, an object a line; its events are:\n");
+    for (size_t i = 0; i < n_commands; i++)
+        add_command(out, commands[i]);
+    buf_add_text(out, ".SH CONFIGURATION\nA JSON file. See also \\fBonceward example\\fR and \\fBonceward "
+                      "explain KEY\\fR.\n");
+    config_keys_each(add_key, out);
+    buf_add_text(out, ".SH EVENTS\nThe log is JSON, an object a line; its events are:\n");
     for (int i = 0; i < N_EVENTS; i++)
-        add_entry(&out, event_info(i)->name, event_info(i)->sentence, event_info(i)->advice);
-    buf_add_text(&out, ".SH ERRORS\nWhat \\fBonceward.complete\\fR and \\fBonceward.extend\\fR raise in the "
-                       "application's transaction:\n");
+        add_entry(out, event_info(i)->name, event_info(i)->sentence, event_info(i)->advice);
+    buf_add_text(out, ".SH ERRORS\nWhat \\fBonceward.complete\\fR and \\fBonceward.extend\\fR raise in the "
+                      "application's transaction:\n");
     for (size_t i = 0; i < N_ERROR_CODES; i++)
-        add_entry(&out, error_codes[i].name, error_codes[i].sentence, error_codes[i].advice);
-    buf_add_text(&out, ".SH EXIT STATUS\n0: done. 1: it failed. 2: usage or configuration.\n"
-                       ".SH ENVIRONMENT\n");
-    add_entry(&out, "ONCEWARD_CONFIG", "The configuration of a command that is given no `--config`.", NULL);
-    fputs(buf_text(&out), stdout);
-    buf_deinit(&out);
-    if (failed) {
-        fprintf(stderr, "onceward: the help of a command could not be read: %s\n", strerror(errno));
-        return STATUS_FAILED;
-    }
-    return STATUS_DONE;
+        add_entry(out, error_codes[i].name, error_codes[i].sentence, error_codes[i].advice);
+    buf_add_text(out, ".SH EXIT STATUS\n0: done. 1: it failed. 2: usage or configuration.\n"
+                      ".SH ENVIRONMENT\n");
+    add_entry(out, "ONCEWARD_CONFIG", "The configuration of a command that is given no `--config`.", NULL);
 }

@@ -79,18 +79,20 @@ static int migrate_run(void *options)
     return status;
 }
 
+#define OPTIONS struct migrate_options
+
 static const struct command_option migrate_options[] = {
-    CONFIG_OPTION(struct migrate_options, 0),
+    CONFIG_OPTION(),
     {"database", "URL",
      "the database, with a login that owns the schema; the sidecar's login has not enough rights. Better give its password "
      "in PGPASSWORD or in ~/.pgpass",
-     offsetof(struct migrate_options, database.value), OPTION_TEXT},
+     OPTION(TEXT, database.value)},
     {"database-file", "FILE", "the same, with the URL and its password in a file",
-     offsetof(struct migrate_options, database.file), OPTION_FILE, OPTION_OR},
+     OPTION(FILE, database.file), OPTION_OR},
     {0},
 };
 
-static const struct command migrate_command = {
+const struct command migrate_command = {
     .name = "migrate",
     .does = "bring the database schema up to date",
     .about =
@@ -105,8 +107,3 @@ static const struct command migrate_command = {
     .size = sizeof(struct migrate_options),
     .run = migrate_run,
 };
-
-int command_migrate(int argc, char **argv)
-{
-    return command_call(&migrate_command, argc, argv);
-}

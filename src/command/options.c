@@ -22,7 +22,8 @@ struct parsing {
     const struct command *command;
     char *options;      /* the struct that they fill */
     uint32_t given;     /* bit i: row i */
-    size_t form;        /* the first operand, as the number of its word */
+    const char *word;   /* the first operand */
+    size_t form;        /* its place among the words that it may be */
     const char **words; /* room for all arguments: of a list, or the operands */
     size_t n_words;
 };
@@ -39,13 +40,17 @@ int command_wrong(const char *name, const char *format, ...)
     return STATUS_USAGE;
 }
 
-/* Adds "A", "A and B", "A, B and C" one by one. */
-static void add_separator(struct buf *out, size_t i, size_t n, const char *last)
+/* Reports a fault of a row and its alternatives. Returns STATUS_USAGE. */
+static int refuse(const struct parsing *p, const struct command_option *row, const char *what)
 {
-    buf_add_text(out, !i ? "" : i + 1 < n ? ", " : last);
-}
+    struct buf text = {0};
+    int status;
 
-/* --- values --- */
+    help_add_alternatives(&text, row, p->form);
+    status = command_wrong(p->command->name, "%s%s", buf_text(&text), what);
+    buf_deinit(&text);
+    return status;
+}
 
 int option_number(const char *text, int64_t *ret)
 {
@@ -58,79 +63,57 @@ int option_number(const char *text, int64_t *ret)
     return errno || *end;
 }
 
-/* The number of words that the row accepts; *ret: the place of the text among them. 0: any text. */
-static size_t find_word(const struct command_option *row, const char *text, size_t *ret)
+/* The place of the text among the words that the row accepts; 0 also where it accepts any text. -1: it is none of them. */
+static int find_word(const struct command_option *row, const char *text)
 {
     struct slice word;
-    size_t n = 0;
 
-    for (*ret = SIZE_MAX; (word = help_word(row, n)).len; n++)
+    for (int i = 0; (word = help_word(row, (size_t)i)).len; i++)
         if (slice_equal(word, slice_of(text)))
-            *ret = n;
-    return n;
-}
-
-/* Reports that the text is none of the words, or, NULL, that there is none. */
-static int refuse_word(const struct parsing *p, const struct command_option *row, const char *text)
-{
-    struct buf out = {0};
-    size_t n, found;
-    int status;
-
-    if (row->name)
-        buf_printf(&out, "--%s ", row->name);
-    if (text)
-        buf_printf(&out, "\"%s\" is not ", text);
-    n = find_word(row, "", &found);
-    for (size_t i = 0; i < n; i++) {
-        add_separator(&out, i, n, " or ");
-        buf_add_slice(&out, help_word(row, i));
-    }
-    status = command_wrong(p->command->name, text ? "%s" : "expected %s", buf_text(&out));
-    buf_deinit(&out);
-    return status;
+            return i;
+    return help_word(row, 0).len ? -1 : 0;
 }
 
 /* 0, or STATUS_USAGE. */
 static int set_value(struct parsing *p, const struct command_option *row, const char *text)
 {
-    static const char *const expected[] = {[OPTION_TIME] =
-                                               "a duration (\"2h\") or a time (2026-01-31T03:00:00Z)",
-                                           [OPTION_NUMBER] = "a number",
-                                           [OPTION_RATE] = "a rate (\"10/s\")"};
     void *member = p->options + row->at;
-    size_t found;
-    int failed = 0;
+    const char *expected = NULL;
 
     p->given |= 1U << (row - p->command->options);
     switch (row->kind) {
     case OPTION_FLAG:
         *(bool *)member = true;
-        return 0;
+        break;
     case OPTION_MAYBE:
         *(struct option_maybe *)member = (struct option_maybe){true, text};
-        return 0;
+        break;
     case OPTION_LIST:
-    case OPERANDS:
+    case OPTION_OPERANDS:
         p->words[p->n_words++] = text;
         *(struct option_words *)member = (struct option_words){p->words, p->n_words};
-        return 0;
+        break;
     case OPTION_NUMBER:
-        failed = option_number(text, member);
+        expected = option_number(text, member) ? "a number" : NULL;
         break;
     case OPTION_RATE:
-        failed = rate_read(text, member);
+        expected = rate_read(text, member) ? "a rate (\"10/s\")" : NULL;
         break;
     default:
         memcpy(member, &text, sizeof text); /* the member may be a `char *` */
-        if (find_word(row, text, &found) && found == SIZE_MAX)
-            return refuse_word(p, row, text);
-        p->form = row->kind == OPERAND ? found : p->form;
-        failed = row->kind == OPTION_TIME && since_check(text);
+        if (row->kind == OPTION_OPERAND) {
+            p->word = text;
+            p->form = (size_t)find_word(row, text);
+        }
+        if (row->kind == OPTION_TIME && since_check(text))
+            expected = "a duration (\"2h\") or a time (2026-01-31T03:00:00Z)";
+        if (find_word(row, text) < 0)
+            expected = row->value;
     }
-    return failed ? command_wrong(p->command->name, "--%s \"%s\" is not %s", row->name, text,
-                                  expected[row->kind])
-                  : 0;
+    if (!expected)
+        return 0;
+    return command_wrong(p->command->name, "%s%s%s\"%s\" is not %s", row->name ? "--" : "",
+                         row->name ? row->name : "", row->name ? " " : "", text, expected);
 }
 
 static void set_defaults(struct parsing *p)
@@ -213,9 +196,9 @@ static bool was_given(const struct parsing *p, const struct command_option *row)
 static const struct command_option *row_of_operand(const struct parsing *p)
 {
     options_each (row, p->command) {
-        if (row->kind == OPERAND && !was_given(p, row))
+        if (row->kind == OPTION_OPERAND && !was_given(p, row))
             return row;
-        if (row->kind == OPERANDS && option_is_of(row, p->form))
+        if (row->kind == OPTION_OPERANDS && option_is_of(row, p->form))
             return row;
         if (row->kind == OPTION_LIST && p->n_words)
             return row;
@@ -242,111 +225,44 @@ static int read_operands(struct parsing *p, int argc, char **argv)
 /* A text that is empty counts as missing. */
 static bool has_value(const struct parsing *p, const struct command_option *row)
 {
-    const void *member = p->options + row->at;
+    const char *text;
 
-    switch (row->kind) {
-    case OPTION_TEXT:
-    case OPTION_FILE:
-    case OPTION_CONFIG:
-    case OPERAND: {
-        const char *text = *(const char *const *)member;
-
-        return text && *text;
-    }
-    default:
+    if (row->kind > OPTION_LAST_TEXT)
         return was_given(p, row);
-    }
-}
-
-static int refuse_form(const struct parsing *p, const struct command_option *row)
-{
-    struct buf out = {0};
-    unsigned of = row->of;
-    size_t n = (size_t)__builtin_popcount(of), i = 0;
-    int status;
-
-    buf_printf(&out, "--%s is for ", row->name);
-    options_each (form, p->command)
-        for (size_t k = 0; form->kind == OPERAND && help_word(form, k).len; k++)
-            if (of >> k & 1) {
-                add_separator(&out, i++, n, " and ");
-                buf_printf(&out, "`%.*s`", (int)help_word(form, k).len, help_word(form, k).data);
-            }
-    status = command_wrong(p->command->name, "%s", buf_text(&out));
-    buf_deinit(&out);
-    return status;
-}
-
-static int refuse_missing(const struct parsing *p, const struct command_option *row)
-{
-    struct buf name = {0};
-    int status;
-
-    if (help_word(row, 0).len)
-        return refuse_word(p, row, NULL);
-    help_add_name(&name, row, true);
-    status = command_wrong(p->command->name, "%s is missing%s", buf_text(&name),
-                           row->kind == OPTION_CONFIG ? ", and ONCEWARD_CONFIG is not set" : "");
-    buf_deinit(&name);
-    return status;
-}
-
-/* Reports that one of several alternatives is needed. */
-static int refuse_group(const struct parsing *p, const struct command_option *row, size_t n)
-{
-    struct buf out = {0};
-    int status;
-
-    for (size_t i = 0; i < n; row++) {
-        if (!option_is_of(row, p->form) || row->rules & OPTION_WITH)
-            continue;
-        add_separator(&out, i++, n, " and ");
-        help_add_name(&out, row, false);
-    }
-    status = command_wrong(p->command->name, "give one of %s", buf_text(&out));
-    buf_deinit(&out);
-    return status;
+    memcpy(&text, p->options + row->at, sizeof text);
+    return text && *text;
 }
 
 /* Checks a row and its alternatives. */
 static int check_group(const struct parsing *p, const struct command_option *first)
 {
     const struct command_option *row = first;
-    size_t n = 0, n_given = 0;
+    size_t n = 0;
 
-    do {
-        if (!option_is_of(row, p->form) || row->rules & OPTION_WITH)
-            continue;
-        n++;
-        n_given += has_value(p, row);
-    } while ((++row)->rules & (OPTION_OR | OPTION_WITH));
-    if (n_given == 1 || (!n_given && !(first->rules & OPTION_REQUIRED)))
+    do
+        n += option_is_of(row, p->form) && !(row->rules & OPTION_WITH) && has_value(p, row);
+    while ((++row)->rules & (OPTION_OR | OPTION_WITH));
+    if (n > 1)
+        return refuse(p, first, ": give one of them");
+    if (n || !(first->rules & OPTION_REQUIRED))
         return 0;
-    return n > 1 ? refuse_group(p, first, n) : refuse_missing(p, first);
-}
-
-static int refuse_company(const struct parsing *p, const struct command_option *row)
-{
-    struct buf name = {0};
-    int status;
-
-    help_add_name(&name, row, false);
-    status = command_wrong(p->command->name, "%s stands alone: expected it without other arguments",
-                           buf_text(&name));
-    buf_deinit(&name);
-    return status;
+    return refuse(p, first,
+                  first->kind == OPTION_CONFIG ? " is missing, and ONCEWARD_CONFIG is not set"
+                                               : " is missing");
 }
 
 static int check(const struct parsing *p)
 {
     options_each (row, p->command)
         if (row->rules & OPTION_ALONE && was_given(p, row))
-            return p->given & (p->given - 1) ? refuse_company(p, row) : 0;
+            return p->given & (p->given - 1) ? refuse(p, row, ": expected nothing else beside it") : 0;
     options_each (row, p->command) {
         int status = 0;
 
         if (!option_is_of(row, p->form))
-            status = was_given(p, row) ? refuse_form(p, row) : 0;
+            status = was_given(p, row)
+                         ? command_wrong(p->command->name, "--%s is not for `%s`", row->name, p->word)
+                         : 0;
         else if (row->rules & OPTION_WITH && was_given(p, row) && !was_given(p, row - 1))
             status = command_wrong(p->command->name, "--%s is for --%s", row->name, row[-1].name);
         else if (!(row->rules & (OPTION_OR | OPTION_WITH)))

@@ -10,17 +10,18 @@
 
 /* The kind of an option, and the member that it fills. */
 enum option_kind {
-    OPTION_FLAG,   /* bool */
-    OPTION_TEXT,   /* const char *; NULL: not given */
-    OPTION_FILE,   /* a text; shells complete the names of files */
-    OPTION_CONFIG, /* a file; not given: the value of ONCEWARD_CONFIG */
-    OPTION_TIME,   /* a text: a duration or a time */
-    OPTION_NUMBER, /* int64_t; -1: not given */
-    OPTION_RATE,   /* int64_t: microseconds between two; 0: not given */
-    OPTION_MAYBE,  /* struct option_maybe: an option whose value may be left out */
-    OPTION_LIST,   /* struct option_words: an option that may be repeated, and takes the operands as well */
-    OPERAND,       /* const char *: the first operand */
-    OPERANDS,      /* struct option_words: the other ones */
+    OPTION_TEXT,    /* const char *; NULL: not given */
+    OPTION_FILE,    /* a text; shells complete the names of files */
+    OPTION_CONFIG,  /* a file; not given: the value of ONCEWARD_CONFIG */
+    OPTION_TIME,    /* a text: a duration or a time */
+    OPTION_OPERAND, /* a text: the first operand */
+    OPTION_LAST_TEXT = OPTION_OPERAND,
+    OPTION_OPERANDS, /* struct option_words: the other operands */
+    OPTION_LIST,     /* struct option_words: an option that may be repeated, and takes the operands as well */
+    OPTION_MAYBE,    /* struct option_maybe: an option whose value may be left out */
+    OPTION_FLAG,     /* bool */
+    OPTION_NUMBER,   /* int64_t; -1: not given */
+    OPTION_RATE,     /* int64_t: microseconds between two; 0: not given */
 };
 
 /* Relations of an option to others; added up. */
@@ -63,16 +64,19 @@ struct command {
     void (*more)(struct buf *out);        /* adds lines between the options and `after`; NULL: none */
 };
 
+/* Place and kind of a row. OPTIONS is the struct of the command. */
+#define OPTION(kind, member) offsetof(OPTIONS, member), OPTION_##kind
+
 /* Rows that several commands have. */
-#define CONFIG_OPTION(type, rules_)                                                                          \
+#define CONFIG_OPTION(...)                                                                                   \
     {                                                                                                        \
-        "config", "FILE",                                                                                    \
-            "the configuration, or - for standard input. Default: the value of ONCEWARD_CONFIG",             \
-            offsetof(type, config), OPTION_CONFIG, rules_, .letter = 'c'                                     \
+        .name = "config", .value = "FILE",                                                                   \
+        .help = "the configuration, or - for standard input. Default: the value of ONCEWARD_CONFIG",         \
+        .letter = 'c', .at = OPTION(CONFIG, config), __VA_ARGS__                                             \
     }
-#define JSON_OPTION(type, what, ...)                                                                         \
+#define JSON_OPTION(what)                                                                                    \
     {                                                                                                        \
-        "json", NULL, "print " what, offsetof(type, json), OPTION_FLAG, __VA_ARGS__                          \
+        "json", NULL, "print " what, OPTION(FLAG, json)                                                      \
     }
 
 /* Iterates over the rows of a command. */

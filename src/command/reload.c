@@ -74,14 +74,15 @@ static int reload_run(void *options)
     return status;
 }
 
+#define OPTIONS struct reload_options
+
 static const struct command_option reload_options[] = {
-    {"now", NULL, "give the requests in flight no more than shutdown_grace",
-     offsetof(struct reload_options, now), OPTION_FLAG},
-    RUNNING_OPTIONS(struct reload_options, ". The sidecar always reads its own file"),
+    {"now", NULL, "give the requests in flight no more than shutdown_grace", OPTION(FLAG, now)},
+    RUNNING_OPTIONS(". The sidecar always reads its own file"),
     {0},
 };
 
-static const struct command reload_command = {
+const struct command reload_command = {
     .name = "reload",
     .does = "reload the configuration of the running sidecar",
     .about =
@@ -92,8 +93,3 @@ static const struct command reload_command = {
     .size = sizeof(struct reload_options),
     .run = reload_run,
 };
-
-int command_reload(int argc, char **argv)
-{
-    return command_call(&reload_command, argc, argv);
-}

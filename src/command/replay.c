@@ -358,36 +358,35 @@ static int replay_run(void *options)
     return status ? status : replay(options);
 }
 
-#define MEMBER(member) offsetof(struct options, member)
+#define OPTIONS struct options
 
 static const struct command_option replay_options[] = {
-    CONFIG_OPTION(struct options, OPTION_REQUIRED),
-    {"consumer", "C", "the consumer whose messages are published", MEMBER(consumer), OPTION_TEXT,
-     OPTION_REQUIRED},
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
+    {"consumer", "C", "the consumer whose messages are published", OPTION(TEXT, consumer), OPTION_REQUIRED},
     {"to", "QUEUE",
      "the queue that gets them, in the virtual host that the configuration has for it, or else the broker's",
-     MEMBER(to), OPTION_TEXT, OPTION_REQUIRED},
+     OPTION(TEXT, to), OPTION_REQUIRED},
     {"since", "T", "arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z; ignored when a replay continues",
-     MEMBER(since), OPTION_TIME},
+     OPTION(TIME, since)},
     {"until", "T",
      "arrived before then; a duration counts back from the start of the replay, with --name from now",
-     MEMBER(until), OPTION_TIME},
-    {"type", "T", "with this AMQP type", MEMBER(type), OPTION_TEXT},
-    {"id", "ID…", "with these ids", MEMBER(ids), OPTION_LIST},
-    {"rate", "N/s", "at most N per second", MEMBER(interval_us), OPTION_RATE},
-    {"dry-run", NULL, "print how many messages it would publish", MEMBER(dry_run), OPTION_FLAG},
+     OPTION(TIME, until)},
+    {"type", "T", "with this AMQP type", OPTION(TEXT, type)},
+    {"id", "ID…", "with these ids", OPTION(LIST, ids)},
+    {"rate", "N/s", "at most N per second", OPTION(RATE, interval_us)},
+    {"dry-run", NULL, "print how many messages it would publish", OPTION(FLAG, dry_run)},
     {"name", "N",
      "the name of its position in the database. A named replay keeps its position at the end: run again, it publishes the messages that have "
      "arrived since. Without a name, an interrupted replay continues when it is run with the same options, and a finished one starts at the "
      "beginning",
-     MEMBER(name), OPTION_TEXT},
+     OPTION(TEXT, name)},
     {"out-of-order", NULL, "also to an ordered queue, where the messages stand behind those that it has",
-     MEMBER(out_of_order), OPTION_FLAG},
-    JSON_OPTION(struct options, "one JSON object at the end"),
+     OPTION(FLAG, out_of_order)},
+    JSON_OPTION("one JSON object at the end"),
     {0},
 };
 
-static const struct command replay_command = {
+const struct command replay_command = {
     .name = "replay",
     .does = "publish stored messages again, for another consumer",
     .about =
@@ -398,8 +397,3 @@ static const struct command replay_command = {
     .size = sizeof(struct options),
     .run = replay_run,
 };
-
-int command_replay(int argc, char **argv)
-{
-    return command_call(&replay_command, argc, argv);
-}

@@ -124,9 +124,11 @@ static int run_run(void *options)
     return status;
 }
 
-static const struct command_option run_options[] = {CONFIG_OPTION(struct run_options, OPTION_REQUIRED), {0}};
+#define OPTIONS struct run_options
 
-static const struct command run_command = {
+static const struct command_option run_options[] = {CONFIG_OPTION(.rules = OPTION_REQUIRED), {0}};
+
+const struct command run_command = {
     .name = "run",
     .does = "run the sidecar",
     .about =
@@ -137,8 +139,3 @@ static const struct command run_command = {
     .size = sizeof(struct run_options),
     .run = run_run,
 };
-
-int command_run(int argc, char **argv)
-{
-    return command_call(&run_command, argc, argv);
-}

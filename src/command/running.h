@@ -20,13 +20,13 @@ struct running_place {
     const char *state, *config;
 };
 
-#define RUNNING_OPTIONS(type, config_help)                                                                   \
+#define RUNNING_OPTIONS(config_help)                                                                         \
     {"state", "FILE", "the sidecar's state_file; default: the place where a sidecar of this user keeps it",  \
-     offsetof(type, place.state), OPTION_FILE},                                                              \
+     OPTION(FILE, place.state)},                                                                             \
     {                                                                                                        \
         "config", "FILE",                                                                                    \
             "the sidecar's configuration, which names the state file; default: ONCEWARD_CONFIG" config_help, \
-            offsetof(type, place.config), OPTION_FILE, OPTION_OR, .letter = 'c'                              \
+            OPTION(FILE, place.config), OPTION_OR, .letter = 'c'                                             \
     }
 
 /* The path of the state file: --state, else the configuration's (--config, else ONCEWARD_CONFIG), else the

@@ -38,17 +38,19 @@ static int status_run(void *options)
     return status;
 }
 
+#define OPTIONS struct status_options
+
 static const struct command_option status_options[] = {
-    CONFIG_OPTION(struct status_options, OPTION_REQUIRED),
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"id", "ID",
      "show everything that is kept of one message id instead: its row, its entry in the compact history and its dead "
      "letters, for each consumer",
-     offsetof(struct status_options, id), OPTION_TEXT},
-    JSON_OPTION(struct status_options, "one JSON object"),
+     OPTION(TEXT, id)},
+    JSON_OPTION("one JSON object"),
     {0},
 };
 
-static const struct command status_command = {
+const struct command status_command = {
     .name = "status",
     .does = "show replicas, counts, dead letters and the oldest unfinished messages, or one message id",
     .about =
@@ -63,8 +65,3 @@ static const struct command status_command = {
     .size = sizeof(struct status_options),
     .run = status_run,
 };
-
-int command_status(int argc, char **argv)
-{
-    return command_call(&status_command, argc, argv);
-}

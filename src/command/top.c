@@ -211,15 +211,17 @@ static int top_run(void *options)
     return status;
 }
 
+#define OPTIONS struct top_options
+
 static const struct command_option top_options[] = {
-    CONFIG_OPTION(struct top_options, OPTION_REQUIRED),
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"once", NULL,
      "print one table without colours and exit; this is the default when standard output is not a terminal",
-     offsetof(struct top_options, once), OPTION_FLAG},
+     OPTION(FLAG, once)},
     {0},
 };
 
-static const struct command top_command = {
+const struct command top_command = {
     .name = "top",
     .does = "show each queue of each replica, live",
     .about =
@@ -235,8 +237,3 @@ static const struct command top_command = {
     .size = sizeof(struct top_options),
     .run = top_run,
 };
-
-int command_top(int argc, char **argv)
-{
-    return command_call(&top_command, argc, argv);
-}

@@ -239,36 +239,35 @@ static int try_command_run(void *options)
     return status;
 }
 
-#define MEMBER(member) offsetof(struct try_options, member)
+#define OPTIONS struct try_options
 
 static const struct command_option try_options[] = {
-    CONFIG_OPTION(struct try_options, OPTION_REQUIRED),
-    {"queue", "NAME", "the queue of the configuration", MEMBER(queue), OPTION_TEXT, OPTION_REQUIRED,
-     .letter = 'q'},
+    CONFIG_OPTION(.rules = OPTION_REQUIRED),
+    {"queue", "NAME", "the queue of the configuration", OPTION(TEXT, queue), OPTION_REQUIRED, .letter = 'q'},
     {"effect", "SQL",
      "a query that counts what the application wrote for one message; $1 is the message id: 'SELECT count(*) FROM charges WHERE order_id = $1'. "
      "Many findings need it",
-     MEMBER(effect), OPTION_TEXT},
+     OPTION(TEXT, effect)},
     {"effect-database", "URL",
      "the database for --effect; default: the sidecar's own login, which may need GRANT SELECT",
-     MEMBER(effect_database), OPTION_TEXT, OPTION_WITH},
+     OPTION(TEXT, effect_database), OPTION_WITH},
     {"message", "FILE",
      "a message that the application accepts, at most 1 MiB; {{id}} stands for the message id. Default: {\"id\": \"{{id}}\"}",
-     MEMBER(message), OPTION_FILE},
+     OPTION(FILE, message)},
     {"content-type", "TYPE", "the content type of the message; default: application/json",
-     MEMBER(content_type), OPTION_TEXT},
-    {"strict", NULL, "exit with status 1 for advice as well", MEMBER(strict), OPTION_FLAG},
+     OPTION(TEXT, content_type)},
+    {"strict", NULL, "exit with status 1 for advice as well", OPTION(FLAG, strict)},
     {"discard-published", NULL,
      "delete the messages that the application published during the run, if no relay has sent them; with completion response: all messages "
      "published during the run",
-     MEMBER(discard_published), OPTION_FLAG},
-    JSON_OPTION(struct try_options, "one JSON object"),
-    {"markdown", NULL, "print the tables of the documentation: the cases and the findings", MEMBER(markdown),
-     OPTION_FLAG, OPTION_ALONE},
+     OPTION(FLAG, discard_published)},
+    JSON_OPTION("one JSON object"),
+    {"markdown", NULL, "print the tables of the documentation: the cases and the findings",
+     OPTION(FLAG, markdown), OPTION_ALONE},
     {0},
 };
 
-static const struct command try_command = {
+const struct command try_command = {
     .name = "try",
     .does = "prove that an application keeps its side of the contract",
     .about =
@@ -282,8 +281,3 @@ static const struct command try_command = {
     .size = sizeof(struct try_options),
     .run = try_command_run,
 };
-
-int command_try(int argc, char **argv)
-{
-    return command_call(&try_command, argc, argv);
-}

@@ -10,14 +10,9 @@ static int version_run(void *options)
     return STATUS_DONE;
 }
 
-static const struct command version_command = {
+const struct command version_command = {
     .name = "version",
     .does = "print the version",
     .about = "Prints the version of the program, and of the database schema that it creates.",
     .run = version_run,
 };
-
-int command_version(int argc, char **argv)
-{
-    return command_call(&version_command, argc, argv);
-}

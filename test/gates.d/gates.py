@@ -117,6 +117,8 @@ def gate_direction(root):
             wrong.append(f"{f.path}:1: {f.folder} is no folder of the table BELOW in test/gates.d/gates.py")
             continue
         for line, name, is_system in f.includes():
+            if name == "getopt.h" and f.path != "src/command/options.c":
+                wrong.append(f"{f.path}:{line}: options are rows of the command's table: src/command/options.h")
             if not is_system:
                 to = target_of(f, name)
                 if to != f.folder and to not in BELOW[f.folder].split():

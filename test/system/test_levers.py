@@ -371,8 +371,8 @@ def test_top_lives_on_a_terminal_until_q(bed, operator, environment, coloured):
     ("pause", ["--reason", "two\nlines"], "a line of text"),
     ("pause", ["m1"], "one argument too many"),
     ("resume", ["--reason", "x"], "--help"),
-    ("give-up", [], "name messages by ID"),
-    ("give-up", ["m1", "--held"], "not both"),
+    ("give-up", [], "ID… | --held is missing"),
+    ("give-up", ["m1", "--held"], "ID… | --held: give one of them"),
     ("retry", ["--held"], "--help"),
 ])
 def test_what_makes_no_sense_is_refused(operator, command, arguments, words):
