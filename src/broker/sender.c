@@ -10,6 +10,7 @@
 #include "broker/edit.h"
 #include "broker/encode.h"
 #include "onceward/base/buf.h"
+#include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
 #include "onceward/broker/decode.h"
 #include "onceward/core/message.h"
@@ -86,18 +87,38 @@ static void returned_drop(struct sender *s)
     s->returned = (struct returned){0};
 }
 
-void sender_free(struct sender *s)
+static void put_close(struct sender *s)
 {
     struct fault ignored;
 
-    if (!s)
+    if (s->wire.is_lost || s->rest.len)
         return;
-    if (!s->wire.is_lost && !s->rest.len) {
-        wire_put_method(&s->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
-                        &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
-                                                   .reply_text = amqp_cstring_bytes("bye")});
+    wire_put_method(&s->wire, 0, AMQP_CONNECTION_CLOSE_METHOD,
+                    &(amqp_connection_close_t){.reply_code = AMQP_REPLY_SUCCESS,
+                                               .reply_text = amqp_cstring_bytes("bye")});
+    wire_flush(&s->wire, &ignored);
+}
+
+void sender_close(struct sender *s, int64_t deadline_ms)
+{
+    struct fault ignored;
+    amqp_frame_t frame;
+
+    put_close(s);
+    while (!s->wire.is_lost && clock_ms() < deadline_ms) {
+        wire_wait(&s->wire, deadline_ms);
+        while (wire_read(&s->wire, &frame, &ignored) > 0)
+            ;
         wire_flush(&s->wire, &ignored);
     }
+    s->wire.is_lost = true;
+}
+
+void sender_free(struct sender *s)
+{
+    if (!s)
+        return;
+    put_close(s);
     returned_drop(s);
     wire_deinit(&s->wire);
     buf_deinit(&s->body);
@@ -117,6 +138,11 @@ const char *sender_version(const struct sender *s)
     return s->version;
 }
 
+const char *sender_user(const struct sender *s)
+{
+    return s->user;
+}
+
 const char *sender_cluster(const struct sender *s)
 {
     return s->cluster;
@@ -133,12 +159,12 @@ int sender_encode(struct buf *out, const struct message *m, struct fault *f)
     return r;
 }
 
-int sender_edit(const struct sender *s, struct buf *out, struct slice content_header, struct slice *ret,
-                struct fault *f)
+int sender_edit(const struct sender *s, struct buf *out, struct slice content_header, bool keeps_expiration,
+                struct slice *ret, struct fault *f)
 {
     size_t from = out->len + HEADER_AROUND;
 
-    if (content_header_edit(out, content_header, 0, slice_of(s->user), true, f))
+    if (content_header_edit(out, content_header, 0, slice_of(s->user), keeps_expiration, f))
         return -1;
     *ret = (struct slice){out->data + from, out->len - from};
     return 0;
@@ -352,6 +378,16 @@ int sender_tick(struct sender *s, struct fault *f)
 bool sender_wants_write(const struct sender *s)
 {
     return !s->wire.is_lost && wire_pending(&s->wire) > 0;
+}
+
+size_t sender_unsent(const struct sender *s)
+{
+    return s->rest.len + wire_pending(&s->wire);
+}
+
+void sender_wait(struct sender *s, int64_t deadline_ms)
+{
+    wire_wait(&s->wire, deadline_ms);
 }
 
 bool sender_can_send(const struct sender *s)

@@ -298,7 +298,7 @@ void renewals_send(struct sidecar *s, struct sidecar_queue *sq, const struct del
 
     *one = (struct renewal_out){.ref = d->ref, .queue = sq->index, .sent_ms = s->now_ms};
     buf_reset(&r->header);
-    if (sender_edit(r->sender, &r->header, d->message->content_header, &properties, &f))
+    if (sender_edit(r->sender, &r->header, d->message->content_header, true, &properties, &f))
         one->refused = malformed;
     else if (properties.len > sender_header_max(r->sender))
         one->refused = too_long;

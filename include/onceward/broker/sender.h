@@ -38,11 +38,21 @@ int sender_attempt_take(void *result, struct sender **ret, struct fault *f);
 /* Frees it, after sending connection.close unless the connection is lost. NULL is allowed. */
 void sender_free(struct sender *s);
 
+/* For commands, which may block: waits until there is input, or room for pending output, or the deadline has passed. */
+void sender_wait(struct sender *s, int64_t deadline_ms);
+
+/* For commands: ends the connection in step with the broker, which logs a warning about one that breaks off. Returns when the
+ * broker has closed it, or at the deadline. Only sender_free may follow. */
+void sender_close(struct sender *s, int64_t deadline_ms);
+
 /* The descriptor to poll for reading; -1: lost. */
 int sender_fd(const struct sender *s);
 
 /* "4.3.6", as the server reports it. */
 const char *sender_version(const struct sender *s);
+
+/* The user of its login. */
+const char *sender_user(const struct sender *s);
 
 /* The name that the broker gives its cluster; its address if it gives none. */
 const char *sender_cluster(const struct sender *s);
@@ -82,6 +92,9 @@ int sender_flush(struct sender *s, struct fault *f);
 /* Is output pending? Then poll for writing too. */
 bool sender_wants_write(const struct sender *s);
 
+/* Bytes that the socket has not taken yet. */
+size_t sender_unsent(const struct sender *s);
+
 /* May a message be sent now? If not, try again after a flush, or when the channel is open. */
 bool sender_can_send(const struct sender *s);
 
@@ -92,11 +105,11 @@ size_t sender_header_max(const struct sender *s);
 int sender_encode(struct buf *out, const struct message *m, struct fault *f);
 
 /* Appends to out the property flags and list of a message that a broker sent (struct message's
- * content_header), for publishing it again: persistent, with its `expiration`, without headers of an earlier
- * journey (header_is_spent) and without a `user_id` other than the connection's own. *ret points into out.
+ * content_header), for publishing it again: persistent, without its `expiration` unless that is kept, without headers of an
+ * earlier journey (header_is_spent) and without a `user_id` other than the connection's own. *ret points into out.
  * -1: malformed AMQP. */
-int sender_edit(const struct sender *s, struct buf *out, struct slice content_header, struct slice *ret,
-                struct fault *f);
+int sender_edit(const struct sender *s, struct buf *out, struct slice content_header, bool keeps_expiration,
+                struct slice *ret, struct fault *f);
 
 /* A message: the property flags and list of its content header (AMQP 0-9-1, section 4.2.6.1), and its body.
  * Exchange and routing key have at most 255 bytes each. */
