@@ -7,6 +7,8 @@
 
 #include "../../src/broker/publisher.c"
 
+enum { CHANNEL = 1 };
+
 /* The meaning of the broker's answers for the first message of a connection. */
 struct answers {
     struct buf out;
@@ -23,7 +25,7 @@ static void settle_add(struct answers *a, struct byte_source *s, bool ack)
     buf_add_u32(&payload, ack ? AMQP_BASIC_ACK_METHOD : AMQP_BASIC_NACK_METHOD);
     buf_add_u64(&payload, tag);
     buf_add_char(&payload, multiple);
-    frame_add(&a->out, AMQP_FRAME_METHOD, CHANNEL_PUBLISH, buf_slice(&payload));
+    frame_add(&a->out, AMQP_FRAME_METHOD, CHANNEL, buf_slice(&payload));
     buf_deinit(&payload);
     if (tag == 1 || multiple) /* the broker's last answer counts */
         a->is_confirmed = ack;
@@ -38,7 +40,9 @@ static void return_add(struct answers *a, struct byte_source *s)
     short_add(&payload, SLICE("NO_ROUTE"));
     short_add(&payload, SLICE(""));
     short_add(&payload, take_slice(s));
-    frame_add(&a->out, AMQP_FRAME_METHOD, CHANNEL_PUBLISH, buf_slice(&payload));
+    frame_add(&a->out, AMQP_FRAME_METHOD, CHANNEL, buf_slice(&payload));
+    /* The message follows: no properties, no body. */
+    frame_add(&a->out, AMQP_FRAME_HEADER, CHANNEL, SLICE("\0\x3C\0\0\0\0\0\0\0\0\0\0\0\0"));
     buf_deinit(&payload);
     a->is_returned = true;
 }
@@ -81,16 +85,16 @@ static struct message *published_read(struct slice sent)
 
     if (!frame_take(&sent, &frame))
         return NULL;
-    MUST(frame.type == AMQP_FRAME_METHOD && frame.channel == CHANNEL_PUBLISH);
+    MUST(frame.type == AMQP_FRAME_METHOD && frame.channel == CHANNEL);
     MUST(slice_equal(frame.payload,
                      SLICE("\0\x3C\0\x28\0\0\0\1q\1"))); /* basic.publish to queue q, mandatory */
     if (!frame_take(&sent, &frame))
         return NULL;
-    MUST(frame.type == AMQP_FRAME_HEADER && frame.channel == CHANNEL_PUBLISH);
+    MUST(frame.type == AMQP_FRAME_HEADER && frame.channel == CHANNEL);
     buf_add_slice(&header, frame.payload);
     size_t len = (size_t)u32_at(header.data + 4) << 32 | u32_at(header.data + 8);
     while (body.len < len && frame_take(&sent, &frame)) {
-        MUST(frame.type == AMQP_FRAME_BODY && frame.channel == CHANNEL_PUBLISH && frame.payload.len);
+        MUST(frame.type == AMQP_FRAME_BODY && frame.channel == CHANNEL && frame.payload.len);
         buf_add_slice(&body, frame.payload);
     }
     MUST(body.len <= len);
@@ -146,11 +150,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     struct attempt *attempt = attempt_make(&peer);
     struct publisher *p = mem_zalloc(1, sizeof(*p));
-    *p = (struct publisher){.wire = attempt->wire, .user = attempt->user, .timeout_ms = 50};
-    int fd = p->wire.fd;
-    attempt->wire = (struct wire){.fd = -1};
-    attempt->user = NULL;
-    attempt_free(attempt);
+    int fd = attempt->wire.fd;
+    p->timeout_ms = 50;
+    MUST(sender_attempt_take(attempt, &p->sender, &f) == 0);
     bytes_send(peer, buf_slice(&a.out));
 
     int r = from_bytes ? bytes_publish(p, m, &f) : publisher_send(p, "", "q", m, &f);
