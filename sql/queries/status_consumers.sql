@@ -4,13 +4,13 @@
 --
 -- Locks: none. Reads the whole inbox: for a person, not for a timer. Repeating it: only reads.
 SELECT consumer,
-       g.consumer IS NOT NULL,
-       coalesce(processing, 0), coalesce(failed, 0), coalesce(waiting, 0), coalesce(held, 0), coalesce(completed, 0), coalesce(dead, 0),
-       coalesce(letters, 0),
-       floor(1000 * extract(epoch FROM clock_timestamp() - oldest))::bigint,
+       g.consumer IS NOT NULL AS _configured,
+       coalesce(processing, 0) AS processing, coalesce(failed, 0) AS failed, coalesce(waiting, 0) AS waiting, coalesce(held, 0) AS held,
+       coalesce(completed, 0) AS completed, coalesce(dead, 0) AS dead, coalesce(letters, 0) AS dead_letters,
+       floor(1000 * extract(epoch FROM clock_timestamp() - oldest))::bigint AS oldest_unfinished_ms,
        EXISTS (SELECT FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) q
                WHERE json_typeof(q.value) = 'object' AND q.value ->> 'consumer' = consumer
-                 AND r.seen_at > clock_timestamp() - interval '10 min')
+                 AND r.seen_at > clock_timestamp() - interval '10 min') AS _used
 FROM (SELECT i.consumer::text,
              count(*) FILTER (WHERE i.status = 'processing') AS processing,
              count(*) FILTER (WHERE i.status = 'failed') AS failed,

@@ -6,8 +6,8 @@
 WITH size AS MATERIALIZED (
     SELECT least(100.0, 100000.0 / greatest(pg_relation_size('onceward.history') / current_setting('block_size')::bigint, 1))::float4 AS percent
 )
-SELECT c.consumer, round(count(*) * 100 / min(s.percent))::bigint, (date '2000-01-01' + min(h.day)::integer)::text,
-       bool_or(s.percent < 100)::text
+SELECT c.consumer, round(count(*) * 100 / min(s.percent))::bigint AS ids, (date '2000-01-01' + min(h.day)::integer)::text AS oldest_day,
+       bool_or(s.percent < 100) AS estimated
 FROM size s
 CROSS JOIN onceward.history h TABLESAMPLE SYSTEM ((SELECT percent FROM size))
 JOIN onceward.consumer c ON c.number = h.consumer

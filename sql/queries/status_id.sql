@@ -2,9 +2,9 @@
 -- its dead letters. An entry contains no text: its consumer follows from the hash, which includes the name.
 --
 -- Locks: none. Repeating it: only reads.
-SELECT k.consumer, k.kept, k.state, k.attempt, to_char(k.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
-       to_char(k.ended AT TIME ZONE 'UTC', CASE k.kept WHEN 'history' THEN 'YYYY-MM-DD' ELSE 'YYYY-MM-DD"T"HH24:MI:SS"Z"' END),
-       k.next_ms, k.window_ms, k.owner, k.error, k.letter, h.host
+SELECT k.consumer, k.kept AS kept_as, k.state, k.attempt, to_char(k.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') AS received_at,
+       to_char(k.ended AT TIME ZONE 'UTC', CASE k.kept WHEN 'history' THEN 'YYYY-MM-DD' ELSE 'YYYY-MM-DD"T"HH24:MI:SS"Z"' END) AS ended_at,
+       k.next_ms AS next_attempt_ms, k.window_ms AS token_window_ms, k.owner AS holder, h.host, k.error AS last_error, k.letter AS dead_letter
 FROM (
     SELECT i.consumer, 'row' AS kept, i.status AS state, i.attempt, i.received_at AS since, i.completed_at AS ended,
            CASE WHEN i.status IN ('failed', 'waiting')

@@ -1,8 +1,9 @@
 -- Lasting operator commands, pauses and messages to give up; and stopped queues, which wait for a command.
 --
 -- Locks: none. Repeating it: only reads.
-SELECT k.consumer, k.paused, coalesce(k.reason, ''), coalesce(k.by, ''), floor(1000 * extract(epoch FROM clock_timestamp() - k.since))::bigint,
-       cardinality(k.give_up), coalesce(k.give_up_by, ''),
+SELECT k.consumer, k.paused AS _paused, coalesce(k.reason, '') AS reason, coalesce(k.by, '') AS by,
+       floor(1000 * extract(epoch FROM clock_timestamp() - k.since))::bigint AS since_ms,
+       cardinality(k.give_up) AS give_up, coalesce(k.give_up_by, '') AS give_up_by,
        w.stopped
 FROM onceward.control k
 CROSS JOIN LATERAL (SELECT string_agg(format('%s (%s)', s.key, s.value ->> 'why'), ', ' ORDER BY s.key) AS stopped

@@ -6,18 +6,18 @@
 -- application of other roles' sessions are visible.
 --
 -- Locks: none. Repeating it: only reads.
-SELECT u.consumer, u.message_id, u.status, u.attempt,
-       floor(1000 * extract(epoch FROM clock_timestamp() - u.received_at))::bigint,
+SELECT u.consumer, u.message_id, u.status AS state, u.attempt,
+       floor(1000 * extract(epoch FROM clock_timestamp() - u.received_at))::bigint AS age_ms,
        CASE WHEN u.status <> 'processing'
-            THEN floor(1000 * extract(epoch FROM u.next_attempt_at - clock_timestamp()))::bigint END,
+            THEN floor(1000 * extract(epoch FROM u.next_attempt_at - clock_timestamp()))::bigint END AS next_attempt_ms,
        CASE WHEN u.status = 'processing'
-            THEN floor(1000 * extract(epoch FROM u.token_expires_at - clock_timestamp()))::bigint END,
-       CASE WHEN u.status = 'processing' THEN u.claimed_by END,
+            THEN floor(1000 * extract(epoch FROM u.token_expires_at - clock_timestamp()))::bigint END AS token_window_ms,
+       CASE WHEN u.status = 'processing' THEN u.claimed_by END AS holder,
+       CASE WHEN u.status = 'processing' THEN h.host END AS host,
        u.last_error,
-       k.pid, k.application_name, k.usename, k.state,
-       floor(1000 * extract(epoch FROM clock_timestamp() - coalesce(k.xact_start, p.prepared)))::bigint,
-       p.gid, p.owner,
-       CASE WHEN u.status = 'processing' THEN h.host END
+       k.pid AS lock_pid, k.application_name AS lock_application, k.usename AS lock_user, k.state AS lock_state,
+       floor(1000 * extract(epoch FROM clock_timestamp() - coalesce(k.xact_start, p.prepared)))::bigint AS lock_age_ms,
+       p.gid AS lock_gid, p.owner AS _lock_owner
 FROM (SELECT i.*, i.xmax AS holder
       FROM onceward.inbox i
       WHERE i.status IN ('processing', 'failed', 'waiting', 'held')

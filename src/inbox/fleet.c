@@ -14,8 +14,10 @@
 
 enum {
     INSTANCE,
+    HOST,
     NUMBER,
     VERSION,
+    CONFIG,
     SEEN_MS,
     QUEUE,
     CONSUMER,
@@ -26,6 +28,7 @@ enum {
     IN_FLIGHT,
     ACCEPTED,
     LIMIT,
+    LIMIT_REASON,
     BATCH_SIZE,
     HELD,
     PARKED,
@@ -37,27 +40,12 @@ enum {
     FORWARD_P50,
     FORWARD_P99,
     END_TO_END_P50,
-    END_TO_END_P99,
-    HOST,
-    CONFIG,
-    LIMIT_REASON,
-    N_COLUMNS
+    END_TO_END_P99
 };
 
 enum { L_CONSUMER, L_PAUSED, L_REASON, L_BY, L_SINCE_MS, L_N_GIVE_UP, L_GIVE_UP_BY, L_STOPPED };
 
-enum {
-    O_WAITING,
-    O_EXACT,
-    O_LAG_MS,
-    O_LETTERS,
-    O_HOLDER,
-    O_VHOST,
-    O_BYTES,
-    O_TURN_WAITS_MS,
-    O_RESTORED,
-    O_HOST
-};
+enum { O_VHOST, O_HOLDER, O_HOST, O_WAITING, O_EXACT, O_LAG_MS, O_LETTERS, O_BYTES, O_TURN_WAITS_MS };
 
 struct results {
     PGresult *replicas, *commands, *outbox;
@@ -413,21 +401,37 @@ static bool is_plain(const char *text)
     return *text && text[strspn(text, "0123456789+-.eE")] == '\0';
 }
 
-void json_rows_add(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n)
+/* Types whose text is JSON: int8, int2, int4, json. A bool is "t" or "f". */
+enum { BOOL_OID = 16, INT8_OID = 20, INT2_OID = 21, INT4_OID = 23, JSON_OID = 114 };
+
+static void add_value(struct buf *out, const char *value, Oid type)
 {
+    bool is_number = type == INT8_OID || type == INT2_OID || type == INT4_OID || type == JSON_OID;
+
+    if (!value || (is_number && !is_plain(value)))
+        buf_add_text(out, "null");
+    else if (type == BOOL_OID)
+        buf_add_text(out, *value == 't' ? "true" : "false");
+    else if (is_number)
+        buf_add_text(out, value);
+    else
+        buf_add_json(out, slice_of(value));
+}
+
+void json_rows_add(struct buf *out, const char *before, const PGresult *r)
+{
+    buf_add_text(out, before);
     buf_add_char(out, '[');
     for (int row = 0; row < PQntuples(r); row++) {
-        buf_add_text(out, row ? ",{" : "{");
-        for (size_t i = 0; i < n; i++) {
-            const char *value = field_text(r, row, columns[i].column);
+        const char *separator = "{";
 
-            buf_printf(out, "%s\"%s\":", i ? "," : "", columns[i].key);
-            if (!value)
-                buf_add_text(out, "null");
-            else if (columns[i].plain)
-                buf_add_text(out, is_plain(value) ? value : "null");
-            else
-                buf_add_json(out, slice_of(value));
+        buf_add_text(out, row ? "," : "");
+        for (int i = 0; i < PQnfields(r); i++) {
+            if (*PQfname(r, i) == '_')
+                continue;
+            buf_printf(out, "%s\"%s\":", separator, PQfname(r, i));
+            add_value(out, field_text(r, row, i), PQftype(r, i));
+            separator = ",";
         }
         buf_add_char(out, '}');
     }
@@ -436,49 +440,9 @@ void json_rows_add(struct buf *out, const PGresult *r, const struct json_column 
 
 void fleet_add_json(const struct fleet *f, struct buf *out)
 {
-    static const struct json_column replicas[] = {{INSTANCE, "instance", false},
-                                                  {HOST, "host", false},
-                                                  {NUMBER, "number", true},
-                                                  {VERSION, "version", false},
-                                                  {CONFIG, "config", false},
-                                                  {SEEN_MS, "seen_ms", true},
-                                                  {QUEUE, "queue", false},
-                                                  {CONSUMER, "consumer", false},
-                                                  {STATE, "state", false},
-                                                  {REASON, "reason", false},
-                                                  {DETAIL, "detail", false},
-                                                  {PAUSED_FOR_MS, "paused_for_ms", true},
-                                                  {IN_FLIGHT, "in_flight", true},
-                                                  {ACCEPTED, "accepted", true},
-                                                  {LIMIT, "limit", true},
-                                                  {LIMIT_REASON, "limit_reason", false},
-                                                  {BATCH_SIZE, "batch_size", true},
-                                                  {HELD, "held", true},
-                                                  {PARKED, "parked", true},
-                                                  {DEPTH, "depth", true},
-                                                  {DEAD, "dead", true},
-                                                  {RECEIVED, "received_per_s", true},
-                                                  {COMPLETED, "completed_per_s", true},
-                                                  {FAILED, "failed_per_s", true},
-                                                  {FORWARD_P50, "forward_ms_p50", true},
-                                                  {FORWARD_P99, "forward_ms_p99", true},
-                                                  {END_TO_END_P50, "end_to_end_ms_p50", true},
-                                                  {END_TO_END_P99, "end_to_end_ms_p99", true}};
-    static const struct json_column commands[] = {
-        {L_CONSUMER, "consumer", false}, {L_REASON, "reason", false},    {L_BY, "by", false},
-        {L_SINCE_MS, "since_ms", true},  {L_N_GIVE_UP, "give_up", true}, {L_GIVE_UP_BY, "give_up_by", false},
-        {L_STOPPED, "stopped", false}};
-    static const struct json_column outbox[] = {
-        {O_VHOST, "vhost", false},  {O_HOLDER, "holder", false},
-        {O_HOST, "host", false},    {O_WAITING, "waiting", true},
-        {O_LAG_MS, "lag_ms", true}, {O_LETTERS, "dead_letters", true},
-        {O_BYTES, "bytes", true},   {O_TURN_WAITS_MS, "turn_waits_ms", true}};
     const struct results *r = f->results;
 
-    buf_add_text(out, "\"replicas\":");
-    json_rows_add(out, r->replicas, replicas, sizeof(replicas) / sizeof(replicas[0]));
-    buf_add_text(out, ",\"levers\":");
-    json_rows_add(out, r->commands, commands, sizeof(commands) / sizeof(commands[0]));
-    buf_add_text(out, ",\"outbox\":");
-    json_rows_add(out, r->outbox, outbox, sizeof(outbox) / sizeof(outbox[0]));
+    json_rows_add(out, "\"replicas\":", r->replicas);
+    json_rows_add(out, ",\"levers\":", r->commands);
+    json_rows_add(out, ",\"outbox\":", r->outbox);
 }

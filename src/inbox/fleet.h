@@ -19,12 +19,5 @@ void fleet_add_json(const struct fleet *f, struct buf *out); /* "replicas":[...]
 void fleet_add_name(struct buf *out, const char *instance, const char *host);
 void fleet_table_name(struct table *t, const char *instance, const char *host);
 
-/* A result's column and its JSON key. plain: a number, true or false, whose text is JSON already. */
-struct json_column {
-    int column;
-    const char *key;
-    bool plain;
-};
-
-/* Adds an array with one object per row. */
-void json_rows_add(struct buf *out, const PGresult *r, const struct json_column *columns, size_t n);
+/* Adds an array with one object per row. Keys are the names of the columns; those that begin with _ are left out. */
+void json_rows_add(struct buf *out, const char *before, const PGresult *r);

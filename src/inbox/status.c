@@ -39,6 +39,7 @@ enum {
     U_NEXT_MS,
     U_WINDOW_MS,
     U_HOLDER,
+    U_HOST,
     U_ERROR,
     U_LOCK_PID,
     U_LOCK_APPLICATION,
@@ -46,8 +47,7 @@ enum {
     U_LOCK_STATE,
     U_LOCK_AGE_MS,
     U_LOCK_GID,
-    U_LOCK_OWNER,
-    U_HOST
+    U_LOCK_OWNER
 };
 
 enum { O_CONSUMER, O_COUNT, O_OLDEST_MS };
@@ -358,59 +358,17 @@ static void print_text(const struct status *s)
 
 /* For programs */
 
-#define N(array) (sizeof(array) / sizeof *(array))
-
 static void print_json(const struct status *s)
 {
-    static const struct json_column consumers[] = {{C_CONSUMER, "consumer", false},
-                                                   {C_PROCESSING, "processing", true},
-                                                   {C_FAILED, "failed", true},
-                                                   {C_WAITING, "waiting", true},
-                                                   {C_HELD, "held", true},
-                                                   {C_COMPLETED, "completed", true},
-                                                   {C_DEAD, "dead", true},
-                                                   {C_LETTERS, "dead_letters", true},
-                                                   {C_OLDEST_MS, "oldest_unfinished_ms", true}};
-    static const struct json_column unfinished[] = {{U_CONSUMER, "consumer", false},
-                                                    {U_ID, "message_id", false},
-                                                    {U_STATE, "state", false},
-                                                    {U_ATTEMPT, "attempt", true},
-                                                    {U_AGE_MS, "age_ms", true},
-                                                    {U_NEXT_MS, "next_attempt_ms", true},
-                                                    {U_WINDOW_MS, "token_window_ms", true},
-                                                    {U_HOLDER, "holder", false},
-                                                    {U_HOST, "host", false},
-                                                    {U_ERROR, "last_error", false},
-                                                    {U_LOCK_PID, "lock_pid", true},
-                                                    {U_LOCK_APPLICATION, "lock_application", false},
-                                                    {U_LOCK_USER, "lock_user", false},
-                                                    {U_LOCK_STATE, "lock_state", false},
-                                                    {U_LOCK_AGE_MS, "lock_age_ms", true},
-                                                    {U_LOCK_GID, "lock_gid", false}};
-    static const struct json_column overdue[] = {
-        {O_CONSUMER, "consumer", false}, {O_COUNT, "count", true}, {O_OLDEST_MS, "due_for_ms", true}};
-    static const struct json_column history[] = {{H_CONSUMER, "consumer", false},
-                                                 {H_COUNT, "ids", true},
-                                                 {H_OLDEST_DAY, "oldest_day", false},
-                                                 {H_ESTIMATED, "estimated", true}};
-    static const struct json_column reasons[] = {{R_CONSUMER, "consumer", false},
-                                                 {R_REASON, "reason", false},
-                                                 {R_COUNT, "count", true},
-                                                 {R_NEWEST_MS, "newest_ms", true}};
     struct buf out = {0};
 
     buf_add_char(&out, '{');
     fleet_add_json(&s->fleet, &out);
-    buf_add_text(&out, ",\"consumers\":");
-    json_rows_add(&out, s->consumers, consumers, N(consumers));
-    buf_add_text(&out, ",\"oldest_unfinished\":");
-    json_rows_add(&out, s->unfinished, unfinished, N(unfinished));
-    buf_add_text(&out, ",\"overdue\":");
-    json_rows_add(&out, s->overdue, overdue, N(overdue));
-    buf_add_text(&out, ",\"compacted\":");
-    json_rows_add(&out, s->history, history, N(history));
-    buf_add_text(&out, ",\"dead_letters\":");
-    json_rows_add(&out, s->reasons, reasons, N(reasons));
+    json_rows_add(&out, ",\"consumers\":", s->consumers);
+    json_rows_add(&out, ",\"oldest_unfinished\":", s->unfinished);
+    json_rows_add(&out, ",\"overdue\":", s->overdue);
+    json_rows_add(&out, ",\"compacted\":", s->history);
+    json_rows_add(&out, ",\"dead_letters\":", s->reasons);
     buf_add_text(&out, "}\n");
     fwrite(out.data, 1, out.len, s->out);
     buf_deinit(&out);
