@@ -35,6 +35,9 @@ IN_RELEASE = "^(dead_port|sim|sim_measured)$"  # without a sanitizer there are m
 NOT_SANITIZED = "^(sim|sim_measured)$"
 
 
+FAST_PLACE, FAST_PLACE_NEEDS = "/dev/shm", 6 << 30  # bytes; a run has had 1 GiB there at most
+
+
 class Interrupted(Exception):
     """Stops new steps from starting."""
 
@@ -126,6 +129,18 @@ def called(command, patience, signals=((signal.SIGTERM, 10.0),), **keys):
     finally:
         process.reap(child, signals)
     return child.returncode, text
+
+
+def fast_place():
+    """A folder in memory, or None. There a new database costs a third of the computing time that it costs on a disk."""
+    try:
+        found = os.statvfs(FAST_PLACE)
+        with open("/proc/meminfo") as f:
+            available = int(re.search(r"^MemAvailable: +(\d+)", f.read(), re.M)[1]) << 10
+    except (OSError, TypeError):
+        return None
+    fits = min(found.f_bavail * found.f_frsize, available) >= FAST_PLACE_NEEDS
+    return FAST_PLACE if fits and not found.f_flag & os.ST_NOEXEC and os.access(FAST_PLACE, os.W_OK) else None
 
 
 # Beside what mostly waits: it takes what computing time the others leave.
@@ -362,7 +377,7 @@ def main():
     options.n_together = options.n_alone = None  # not known
     process.interrupt_on_signals()
     count, start, status, failed_before = Count(), time.monotonic(), 0, 0
-    folder = tempfile.mkdtemp(prefix="onceward-suite-")
+    folder = tempfile.mkdtemp(prefix="onceward-suite-", dir=None if options.keep else fast_place())
     os.chmod(folder, 0o755)
     os.environ["TMPDIR"] = os.path.join(folder, "tmp")  # what a test leaves goes with the folder
     os.mkdir(os.environ["TMPDIR"])

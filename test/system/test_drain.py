@@ -289,7 +289,8 @@ class Contained(Sidecar):
 
 
 READ_ONLY = """
-mount -t tmpfs -o mode=0755 tmpfs "$FOLDER" && mount -o remount,ro,bind / && ! touch "$FOLDER/../touched" 2>/dev/null || exit 3
+mount -t tmpfs -o mode=0755 tmpfs "$FOLDER" && mount -o remount,ro,bind / && mount -o remount,ro,bind "$(stat -c %m "$FOLDER/..")" &&
+! touch "$FOLDER/../touched" 2>/dev/null || exit 3
 """
 
 
