@@ -148,6 +148,7 @@ def test_all_connections_are_taken(bed_on, private):
     def take_all():
         """Everybody else is quicker than the sidecar, in the end."""
         server.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'sidecar_login'")
+        server.close_looks()
         try:
             while True:
                 taken.append(server.connect(user="app_login"))

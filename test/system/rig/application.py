@@ -19,7 +19,6 @@ import urllib.parse
 import psycopg2
 
 from . import process
-from .looks import Looks
 from .wait import wait_until
 
 PATIENCE = 150.0  # no handler waits for longer than this
@@ -126,7 +125,6 @@ class Application:
         self._listener = None
         self._connections = set()
         self._databases = []
-        self._looks = Looks()
 
     # the process
 
@@ -191,7 +189,6 @@ class Application:
             databases, self._databases = self._databases, []
         for database in databases:
             database.close()
-        self._looks.close()
 
     def _accept(self, listener):
         while True:
@@ -298,8 +295,7 @@ class Application:
 
     def effects(self, message_id=None):
         """How many effects are committed; of all messages as a dict."""
-        rows = self._looks.query(self.postgres, "SELECT message_id, count(*)::int FROM app.ledger WHERE application = %s GROUP BY 1",
-                                   (self.name,))
+        rows = self.postgres.query("SELECT message_id, count(*)::int FROM app.ledger WHERE application = %s GROUP BY 1", (self.name,))
         counts = dict(rows)
         return counts if message_id is None else counts.get(message_id, 0)
 

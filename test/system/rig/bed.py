@@ -9,7 +9,6 @@ import psycopg2.extras
 
 from . import schema
 from .application import Application, Gate
-from .looks import Looks
 from .proxy import Proxy
 from .queue import Queue
 from .sidecar import Sidecar
@@ -50,7 +49,6 @@ class Bed:
         self.applications = []
         self.queues = []
         self.proxies = []
-        self._looks = Looks()
         self.expects_errors = False  # the test itself looks at what handlers raised
         self.queue = self.new_queue()
         self.app = self.new_application()
@@ -116,7 +114,7 @@ class Bed:
         return gate
 
     def rows(self, sql, *parameters):
-        return self._looks.query(self.postgres, sql, parameters, psycopg2.extras.RealDictCursor) or []
+        return self.postgres.query(sql, parameters, cursor_factory=psycopg2.extras.RealDictCursor) or []
 
     def row(self, message_id, consumer=None):
         """The inbox row of a message, or None."""
@@ -188,7 +186,6 @@ class Bed:
                 faults += [f"a handler raised {e}" for e in application.errors[:5]]
         for proxy in self.proxies:
             proxy.stop()
-        self._looks.close()
         for queue in self.queues:
             try:
                 queue.delete()

@@ -91,7 +91,9 @@ def database(postgres, name):
         if not postgres.query("SELECT 1 FROM pg_database WHERE datname = %s", (TEMPLATE,), database="postgres"):
             begun = f"{TEMPLATE}_begun"
             postgres.query(f"DROP DATABASE IF EXISTS {begun} WITH (FORCE)", database="postgres")
-            migrate(postgres.create_database(begun))
+            made = postgres.create_database(begun)
+            migrate(made)
+            made.close_looks()
             postgres.query(f"ALTER DATABASE {begun} RENAME TO {TEMPLATE}", database="postgres")
     made = postgres.create_database(name, TEMPLATE)
     made.query(f'GRANT CREATE ON DATABASE "{name}" TO {OWNER}')

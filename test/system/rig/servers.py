@@ -19,6 +19,7 @@ import pika
 import psycopg2
 
 from . import process
+from .looks import Looks
 from .wait import wait_until
 
 HOST = "127.0.0.1"
@@ -26,6 +27,9 @@ PATIENCE = 240  # a machine that has other work starts a broker in minutes
 
 
 INITDB = ("initdb", "--auth=trust", "--username=postgres", "--encoding=UTF8", "--locale=C.UTF-8")
+
+
+_looks = {}  # of other databases than an object's own, by (port, database)
 
 
 class ServerError(Exception):
@@ -81,6 +85,7 @@ class PostgreSQL:
         self.log = os.path.join(folder, "postgresql.log")
         self.child = None
         self.inside = []  # a command before the server's own: see rig/disk.py
+        self._looks = Looks()  # in its own database
 
     def describe(self):
         return {"folder": self.folder, "certificates": self.certificates.folder, "port": self.port}
@@ -231,8 +236,11 @@ class PostgreSQL:
         connection.autocommit = autocommit
         return connection
 
-    def query(self, sql, parameters=None, database=None, user="postgres"):
-        """Rows of one statement on a connection of its own; None when it has none."""
+    def query(self, sql, parameters=None, database=None, user="postgres", cursor_factory=None):
+        """Rows of one statement; None when it has none. Of the superuser on a session that is kept, of another user on a new one."""
+        if user == "postgres":
+            looks = self._looks if database in (None, self.database) else _looks.setdefault((self.port, database), Looks())
+            return looks.query(lambda: self.connect(database), sql, parameters, cursor_factory)
         connection = self.connect(database, user)
         try:
             with connection.cursor() as cursor:
@@ -240,6 +248,10 @@ class PostgreSQL:
                 return cursor.fetchall() if cursor.description else None
         finally:
             connection.close()
+
+    def close_looks(self):
+        """Ends the session that query() keeps in this database."""
+        self._looks.close()
 
     def create_database(self, name, template="template1"):
         """A new database, empty or as its template; answers this server with it as its default."""
