@@ -3,6 +3,7 @@
 The rows and letters are put into the tables here, so that each test says exactly what there is. The tests of the sidecar itself
 (test_dead.py) bring letters through a whole life."""
 
+import contextlib
 import json
 import os
 import re
@@ -100,13 +101,26 @@ class Place:
         return [i for i, in self.postgres.query("SELECT id FROM onceward.dead_letter ORDER BY id")]
 
 
-@pytest.fixture
-def place(tmp_path, fresh_postgres, rabbitmq, request):
+@contextlib.contextmanager
+def made_place(folder, postgres, rabbitmq):
     schema.require_binary()
     queue = Queue(rabbitmq, "commands-" + uuid.uuid4().hex[:8]).declare()
-    yield Place(tmp_path, fresh_postgres, rabbitmq, queue)
+    yield Place(folder, postgres, rabbitmq, queue)
     queue.delete()
     queue.close()
+
+
+@pytest.fixture
+def place(tmp_path, emptied_postgres, rabbitmq):
+    with made_place(tmp_path, emptied_postgres, rabbitmq) as made:
+        yield made
+
+
+@pytest.fixture
+def fresh_place(tmp_path, fresh_postgres, rabbitmq):
+    """For a test that changes the schema or its grants."""
+    with made_place(tmp_path, fresh_postgres, rabbitmq) as made:
+        yield made
 
 
 # what all have in common
@@ -827,16 +841,16 @@ def test_check_says_ok_for_each_thing_that_answers(place):
     assert f"amqp://127.0.0.1:{place.rabbitmq.port}" in out and "guest" not in out
 
 
-def test_check_finds_each_thing_that_is_wrong_and_goes_on(place):
-    place.postgres.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES ('held', 'b', '/', 'another')")
-    place.postgres.query("REVOKE DELETE ON onceward.dead_letter FROM onceward_sidecar")
-    place.postgres.query("ALTER FUNCTION onceward.sidecar_look_many RENAME TO look_gone")
-    path = place.write(queue="missing-" + place.queue.name, consumer="held")
+def test_check_finds_each_thing_that_is_wrong_and_goes_on(fresh_place):
+    fresh_place.postgres.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES ('held', 'b', '/', 'another')")
+    fresh_place.postgres.query("REVOKE DELETE ON onceward.dead_letter FROM onceward_sidecar")
+    fresh_place.postgres.query("ALTER FUNCTION onceward.sidecar_look_many RENAME TO look_gone")
+    path = fresh_place.write(queue="missing-" + fresh_place.queue.name, consumer="held")
     done = run("check", "--config", path, "--connect")
     fails = [line for line in done.out.splitlines() if line.startswith("FAIL")]
     assert done.status == 1 and len(fails) == 5, done.text
     for part in ('belongs to queue "another"', "DELETE on onceward.dead_letter", "sidecar_look_many is missing",
-                 "queue missing-" + place.queue.name, "http://127.0.0.1:1/"):
+                 "queue missing-" + fresh_place.queue.name, "http://127.0.0.1:1/"):
         assert any(part in line for line in fails), done.text
     assert "5 failures have" in done.out
 
@@ -991,20 +1005,20 @@ def test_status_says_how_rows_that_nobody_comes_for_are_forgotten(place):
     assert "\n1 row of" in good("status", "--config", place.path)
 
 
-def test_status_names_who_holds_the_lock(place):
-    place.row("m1", "processing")
-    place.row("m2", "processing")
-    connection = place.postgres.connect(autocommit=False, user="app_login", application_name="billing")
+def test_status_names_who_holds_the_lock(fresh_place):
+    fresh_place.row("m1", "processing")
+    fresh_place.row("m2", "processing")
+    connection = fresh_place.postgres.connect(autocommit=False, user="app_login", application_name="billing")
     try:
-        place.postgres.query("GRANT USAGE ON SCHEMA onceward TO app_login")
-        place.postgres.query("GRANT ALL ON onceward.inbox TO app_login")
+        fresh_place.postgres.query("GRANT USAGE ON SCHEMA onceward TO app_login")
+        fresh_place.postgres.query("GRANT ALL ON onceward.inbox TO app_login")
         with connection.cursor() as cursor:
             cursor.execute("UPDATE onceward.inbox SET status = 'completed' WHERE message_id = 'm1'")
         pid = connection.info.backend_pid
-        out = good("status", "--config", place.path)
+        out = good("status", "--config", fresh_place.path)
         assert f"Row m1 is locked by pid {pid} (application billing, user app_login" in out, out
         assert f"pg_terminate_backend({pid})" in out and out.count("is locked") == 1
-        seen = json.loads(good("status", "--config", place.path, "--json"))
+        seen = json.loads(good("status", "--config", fresh_place.path, "--json"))
         by_id = {r["message_id"]: r for r in seen["oldest_unfinished"]}
         assert by_id["m1"]["lock_pid"] == pid and by_id["m1"]["lock_application"] == "billing" and by_id["m2"]["lock_pid"] is None
     finally:

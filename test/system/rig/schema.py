@@ -101,6 +101,19 @@ def database(postgres, name):
     return made
 
 
+# Filled by the migration itself, and not by what the tests with an emptied database do.
+KEPT_ROWS = ("schema_version", "outbox", "outbox_position")
+
+
+def empty(postgres):
+    """Deletes the rows of all tables; TRUNCATE would cost six times as much."""
+    if not getattr(postgres, "tables", None):
+        postgres.tables = [name for name, in postgres.query(
+            "SELECT oid::regclass::text FROM pg_class WHERE relnamespace IN ('onceward'::regnamespace, 'app'::regnamespace)"
+            " AND relkind IN ('r', 'p') AND NOT relispartition AND relname <> ALL (%s)", (list(KEPT_ROWS),))]
+    postgres.query("; ".join(f"DELETE FROM {name}" for name in postgres.tables))
+
+
 def ensure(postgres):
     """Migrates where it was not done yet and the program exists."""
     if not getattr(postgres, "is_migrated", False) and os.access(binary(), os.X_OK):
