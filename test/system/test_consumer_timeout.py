@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import struct
 import subprocess
 
@@ -14,9 +13,7 @@ from rig.wait import wait_until
 
 def arguments(bed):
     """Of the queue's consumer, as the broker has them."""
-    listed = wait_until(lambda: re.findall(rf"^{re.escape(bed.queue.name)}\t(.*)$", bed.rabbitmq.rabbitmqctl("list_consumers", "-q", "queue_name", "arguments"), re.M),
-                        "it is among the consumers")
-    return listed[0]
+    return wait_until(lambda: bed.rabbitmq.consumers(bed.queue.name, "arguments"), "it is among the consumers")
 
 
 def as_version(bed, version, refuses=None):

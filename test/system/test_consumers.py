@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 
 import pytest
@@ -443,10 +444,9 @@ def test_consumer_tags_are_never_used_again(bed):
     sidecar = bed.sidecar()
     tags = []
     for n in range(2):
-        tags.append(next(line.split("\t")[2] for line in bed.rabbitmq.rabbitmqctl("list_consumers").splitlines()
-                         if line.startswith(bed.queue.name + "\t")))
+        tags += re.findall(r'<<"([^"]+)">>', bed.rabbitmq.consumers(bed.queue.name, "consumer_tag"))
         if n == 0:
             sidecar.kill()
             sidecar.start()
             sidecar.wait_for("consuming", n=2)
-    assert len(set(tags)) == 2 and len({t.rsplit(".", 1)[-1] for t in tags}) == 2, tags
+    assert len(tags) == len(set(tags)) == 2 and len({t.rsplit(".", 1)[-1] for t in tags}) == 2, tags

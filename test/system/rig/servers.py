@@ -8,12 +8,14 @@ import glob
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import time
+import uuid
 
 import pika
 import psycopg2
@@ -406,6 +408,17 @@ class RabbitMQ:
         if done.returncode or not text.startswith("{ok, "):
             raise ServerError(f"{code}: {text}")
         return text[len("{ok, "):-1]
+
+    def consumers(self, queue, key):
+        """What `rabbitmqctl list_consumers` has of each consumer of a queue, as Erlang prints it."""
+        found = f"""[proplists:get_value({key}, C) || C <- rabbit_amqqueue:consumers_all(<<"/">>),
+                     proplists:get_value(queue_name, C) =:= rabbit_misc:r(<<"/">>, queue, {erlang(queue)})]"""
+        path = os.path.join(self.folder, "consumers-" + uuid.uuid4().hex)  # erl_call prints binaries as numbers
+        self.eval(f'ok = file:write_file("{path}", io_lib:format("~tp", [{found}]))')
+        with open(path) as f:
+            text = re.sub(r"\n *", "", f.read())
+        os.unlink(path)
+        return "" if text == "[]" else text
 
     def rabbitmqctl(self, *arguments, timeout=PATIENCE):
         """Runs rabbitmqctl (about two seconds); answers what it printed."""
