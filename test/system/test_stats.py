@@ -7,7 +7,7 @@ import pytest
 
 from rig import schema
 from rig.application import Gate
-from test_commands import good, run
+from test_commands import explained, good, run
 
 ENDINGS = {"VALUE": [""], "COUNT": ["", "_total"], "LATENCY": ["_p50", "_p99", "_max"], "BATCH": ["_p50", "_max"], "QUANTILES": ["_p50", "_p99"]}
 OF_EVERY_LINE = ["ts", "level", "event", "message", "queue"]
@@ -46,11 +46,11 @@ def test_each_field_is_explained_and_in_the_documentation(macro, line):
     listed = good("explain")
     table = good("explain", "--markdown", "--stats").split("\n### ")[line == "outbox"]
     for name, of_field in fields(macro).items():
-        explained = {good("explain", key) for key in of_field}
+        texts = {explained(key) for key in of_field}
         if name not in of_field:
-            explained.add(good("explain", name))
-        in_line = {re.search(rf"^.*\(field of {line}\)\n(?:  .{{10,}}\n){{2,3}}", text, re.M).group(0) for text in explained}
-        assert len(in_line) == 1 and in_line.pop().startswith(of_field[0]), explained
+            texts.add(explained(name))
+        in_line = {re.search(rf"^.*\(field of {line}\)\n(?:  .{{10,}}\n){{2,3}}", text, re.M).group(0) for text in texts}
+        assert len(in_line) == 1 and in_line.pop().startswith(of_field[0]), texts
         assert re.search(rf"^{of_field[0]}(, _\w+)* +\S", listed, re.M)
         assert "\n#### " + ", ".join(f"`{key}`" for key in of_field) + "\n" in table
     assert table.count("\n#### ") == table.count("\n**What to do:** ") == len(fields(macro))
