@@ -117,6 +117,15 @@ time.sleep(60)
 """
 
 
+def test_a_tls_handshake_with_a_lines_end_in_it_is_no_request(application, monkeypatch):
+    raised = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    with socket.create_connection(("127.0.0.1", application.port), 10) as client:
+        client.sendall(b"\x16\x03\x01\x00\x09hello\r\n\r\n")
+        assert client.recv(100) == b""
+    assert raised == [] and application.requests == []
+
+
 def fake_sidecar(folder, more):
     path = folder / "fake"
     path.write_text(FAKE.format(python=sys.executable, more=more))

@@ -253,8 +253,8 @@ class Application:
     @staticmethod
     def _read(reader, number):
         line = reader.readline()
-        if not line.endswith(b"\r\n"):
-            return None
+        if not line.endswith(b"\r\n") or line.startswith(b"\x16\x03"):
+            return None  # a TLS handshake may have the bytes of a line's end in it
         headers = []
         while True:
             field = reader.readline()
