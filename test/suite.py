@@ -187,10 +187,14 @@ def count_selected(options):
         options.n_together, options.n_alone = pool.map(lambda mark: collect(*chosen, "-m", mark), ("not alone", "alone"))
 
 
+def count_left_out(options):
+    options.n_left_out = collect("-m", "long and not alone and not deploy") if leaves_out(options) else None
+
+
 def prepare(part, options, folder):
     """Before all else: some of the programs are used by the system tests."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        pool.submit(count_selected if options.only else collect, *([options] if options.only else []))
+        pool.submit(count_selected if options.only else count_left_out, options)
         if options.tool != "valgrind":
             build_unit_tests(part, options)
 
@@ -297,6 +301,17 @@ def is_long(options):
     return not options.quick and (options.all or bool(options.only))
 
 
+def leaves_out(options):
+    """Whether the system tests that are marked as long are left out."""
+    return not options.quick and not is_long(options) and not options.long
+
+
+def selected(options):
+    if is_long(options):
+        return "not alone"
+    return "not alone and not deploy" + (" and not long" if options.quick or leaves_out(options) else "")
+
+
 def system_arguments(options):
     return (["-k", options.only.replace("|", " or ")] if options.only else []) + (["--keep-servers"] if options.keep else [])
 
@@ -308,8 +323,8 @@ def run_system_tests(part, options, folder):
     files = list(QUICK) if options.quick else ["."]
     workers = str(min(WORKERS_EACH * max(2, min(4, os.cpu_count() or 1)), options.n_together or sys.maxsize))
     patience = SYSTEM_PATIENCE * (6 if options.tool else 1)
-    run_pytest(part, "together", [*files, *system_arguments(options), "-n", workers, "--dist", "loadgroup", "-m",
-                                      "not alone" if is_long(options) else "not alone and not deploy"], folder, patience)
+    run_pytest(part, "together", [*files, *system_arguments(options), "-n", workers, "--dist", "loadgroup", "-m", selected(options)],
+               folder, patience)
 
 
 def run_alone(part, options, folder):
@@ -368,13 +383,14 @@ def main():
     parser.add_argument("--only")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--long", action="store_true")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--tool", choices=("thread", "valgrind"))
     parser.add_argument("--installed", default="", help="packages that were installed for this")
     parser.add_argument("--took", action="append", default=[], metavar="TITLE=SECONDS", help="what was done before, for the table at the end")
     options = parser.parse_args()
-    options.n_together = options.n_alone = None  # not known
+    options.n_together = options.n_alone = options.n_left_out = None  # not known
     process.interrupt_on_signals()
     count, start, status, failed_before = Count(), time.monotonic(), 0, 0
     folder = tempfile.mkdtemp(prefix="onceward-suite-", dir=None if options.keep else fast_place())
@@ -415,6 +431,8 @@ def main():
     say(f"  {took + process.seconds_since(start):6.0f}  all" + (f"; {count.skipped} skipped" if count.skipped else ""))
     if not (options.quick or options.only or options.all):
         say("Not in it, but in test/run --all: what deploy/ ships, its examples, the short chaos run, what measures.")
+    if options.n_left_out:
+        say(f"{options.n_left_out} long system tests were left out: test/run --long runs them, too, and so does test/run --all.")
     if count.unstable:
         say(f"Unstable, {len(count.unstable)}: failed beside others, passed alone:" + "".join(f"\n  {one}" for one in count.unstable))
         if options.strict:

@@ -27,10 +27,29 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: compares times or measures, so nothing may run beside it")
     config.addinivalue_line("markers", "deploy: what deploy/ ships; test/run leaves it to test/run --all")
+    config.addinivalue_line("markers", "long: costly, of an area that is seldom touched; test/run leaves it to test/run --all")
+    config.addinivalue_line("markers", "short(*cases): of the cases of this test, those that are not long")
+
+
+def mark_long(items):
+    """The cases that a `short` does not name are long."""
+    missing = {}
+    for item in items:
+        marker = item.get_closest_marker("short")
+        if not marker or not hasattr(item, "callspec"):
+            continue
+        left = missing.setdefault(item.nodeid.partition("[")[0], set(marker.args))
+        left.discard(item.callspec.id)
+        if item.callspec.id not in marker.args:
+            item.add_marker(pytest.mark.long)
+    wrong = [f"{name}[{case}]" for name, cases in missing.items() for case in cases]
+    if wrong and not any("::" in argument for argument in items[0].config.args):
+        raise pytest.UsageError("marked as short, but there is no such case: " + ", ".join(wrong))
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist looks at the groups after it
 def pytest_collection_modifyitems(items):
+    mark_long(items)
     order.share_servers(items)
     order.put_longest_first(items)
 

@@ -142,6 +142,7 @@ def one_fault(bed, sidecar, name, verdict):
     return [f"{name}: {text}" for text in wrong]
 
 
+@pytest.mark.short("transaction-plain", "response-tls")
 @pytest.mark.parametrize("completion, form", [*SOME, ("response", "plain")])
 def test_each_misdeed_after_the_request_has_its_verdict_and_loses_nothing(bed, certificates, form, completion):
     keys = take_form(bed, form, certificates)
@@ -403,6 +404,7 @@ def test_what_gets_no_connection_within_its_window_is_not_charged(bed):
 
 # kept connections
 
+@pytest.mark.short("transaction-plain", "response-tls")
 @pytest.mark.parametrize("completion, form", SOME)
 def test_connections_that_close_just_when_the_next_request_arrives_lose_and_double_nothing(bed, certificates, form, completion):
     """A server whose keep-alive ends after a few milliseconds races each request against its own close."""
@@ -429,6 +431,7 @@ def test_connections_that_close_just_when_the_next_request_arrives_lose_and_doub
 
 # up and down
 
+@pytest.mark.short("transaction-plain", "response-tls")
 @pytest.mark.parametrize("completion, form", SOME)
 def test_an_application_that_comes_and_goes_kills_no_message_and_doubles_none(bed, certificates, form, completion):
     """Up for a second, down for a second, and work in its hands whenever it dies. What knows nothing of the inbox dies before it has its

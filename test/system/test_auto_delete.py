@@ -42,6 +42,7 @@ def finish(bed, sidecar):
     sidecar.wait_for_nothing_held()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restart_of_the_database_loses_nothing(bed_on, private_postgres, kind):
     bed = bed_on(private_postgres)

@@ -25,6 +25,7 @@ def test_broker_driver(rabbitmq, certificates):
         ONCEWARD_TEST_CA=certificates.ca, ONCEWARD_TEST_OTHER_CA=certificates.other_ca)
 
 
+@pytest.mark.long
 def test_many_queues_on_one_connection(tmp_path, certificates):
     """On a node of its own: queues hang in it, and its memory runs out."""
     folder = tmp_path / "node"

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.xdist_group("own_broker")
 
 # the node
 
+@pytest.mark.short("killed")
 @pytest.mark.parametrize("how", ["stop_app", "politely", "killed"])
 def test_a_restart_in_the_middle_of_work(own, how):
     ids = [f"m{i}" for i in range(150)]
@@ -95,6 +96,7 @@ def test_a_queue_deleted_under_work_and_made_again(own):
 
 # acks
 
+@pytest.mark.short("8")
 @pytest.mark.parametrize("prefetch", [8, 1024])
 def test_a_slow_message_does_not_hold_the_acks_of_the_others(own, prefetch):
     gate = hold_some(own, "slow")
@@ -110,6 +112,7 @@ def test_a_slow_message_does_not_hold_the_acks_of_the_others(own, prefetch):
 
 # alarms
 
+@pytest.mark.short("memory")
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_consuming_and_acking_go_on_while_the_broker_takes_no_messages(own, kind):
     ids = [f"m{i}" for i in range(60)]
@@ -214,6 +217,7 @@ def test_another_active_consumer_is_waited_for_and_said(own):
     finish(own, sidecar, [f"m{i}" for i in range(4)])
 
 
+@pytest.mark.short("stuck")
 @needs_failpoints
 @pytest.mark.parametrize("state", ["stuck", "standby"])
 def test_a_standby_gets_the_queue_when_the_active_replicas_application_dies(own, state):
@@ -256,6 +260,7 @@ def test_a_single_active_consumer_keeps_its_queue_while_messages_are_parked(own)
     assert len(active.find("completed")) == 10 and not second.find("completed")
 
 
+@pytest.mark.short("1")
 @pytest.mark.parametrize("prefetch", [1, 4])
 def test_a_standby_gets_the_queue_when_the_active_replica_loses_its_database(bed, prefetch):
     bed.queue = bed.new_queue("-single", arguments={"x-queue-type": "quorum", "x-single-active-consumer": True})
@@ -314,6 +319,7 @@ def test_a_sidecar_whose_queue_answers_nothing_can_be_stopped(own):
         own.rabbitmq.resume(own.queue)
 
 
+@pytest.mark.long
 @needs_failpoints
 def test_a_credit_that_was_used_up_for_long_is_no_silence(own):
     """No delivery could come: the time counts from when one can."""
@@ -335,6 +341,7 @@ def test_a_credit_that_was_used_up_for_long_is_no_silence(own):
     assert not sidecar.find("stuck")
 
 
+@pytest.mark.long
 @needs_failpoints
 def test_what_was_in_the_queue_long_ago_is_no_reason(own):
     """The figures are rare, and the last depth is from before the messages came."""

@@ -11,7 +11,7 @@ import pytest
 from rig.broker_view import finish, hold_some, needs_failpoints, own, own_broker, start, wait_for_state  # noqa: F401
 from rig.wait import wait_until
 
-pytestmark = pytest.mark.xdist_group("own_broker_links")
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("own_broker_links")]
 
 
 def start_linked(own, *times, broker=None, **keys):

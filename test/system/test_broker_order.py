@@ -204,6 +204,7 @@ def partitions_of(broker, exchange, queues, n_keys=400):
     return found
 
 
+@pytest.mark.long
 def test_a_restart_of_the_broker_moves_no_key_of_a_modulus_hash(certificates):
     """RabbitMQ 3.10 restores the bindings of a consistent hash in another order, and most of its keys then have another queue."""
     folder = tempfile.mkdtemp(prefix="onceward-hash-")

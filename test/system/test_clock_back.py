@@ -14,6 +14,8 @@ from test_export import BURY, STORE_CLAIM, export
 from test_process import make_clock
 from test_replay import Idle, drain, replay
 
+pytestmark = pytest.mark.long
+
 
 class SteppedServer(PostgreSQL):
     """The clock is preloaded behind the change of the user: what it shares belongs to the server's user."""

@@ -37,6 +37,7 @@ def own(bed, own_servers):
 
 # broker
 
+@pytest.mark.long
 @pytest.mark.xdist_group("own_servers")
 def test_a_broker_that_restarts_is_consumed_again_and_work_in_flight_is_not_repeated(own):
     gate = Gate()
@@ -110,6 +111,7 @@ def test_a_broker_that_is_not_there_yet_is_waited_for(bed):
 
 # database
 
+@pytest.mark.long
 @pytest.mark.xdist_group("own_servers")
 def test_a_database_that_restarts_pauses_the_queue_and_charges_nobody(own):
     sidecar = own.sidecar(token_window="60s", pause_hold="1s")

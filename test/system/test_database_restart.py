@@ -43,6 +43,7 @@ def break_in_the_middle(bed, handler, how):
     return sidecar
 
 
+@pytest.mark.short("kill")
 @pytest.mark.parametrize("how", ["stop", "crash", "kill"])
 def test_a_restart_in_the_middle_of_transactions(bed_on, private_postgres, how):
     bed = bed_on(private_postgres)
@@ -59,6 +60,7 @@ def test_a_restart_in_the_middle_of_transactions(bed_on, private_postgres, how):
     bed.assert_acked()
 
 
+@pytest.mark.short("kill")
 @pytest.mark.parametrize("how", ["stop", "crash", "kill"])
 def test_a_restart_before_answers_are_settled(bed_on, private_postgres, how):
     bed = bed_on(private_postgres)

@@ -82,6 +82,7 @@ def sessions(server):
     return server.query("SELECT count(*)::int FROM pg_stat_activity WHERE usename = 'sidecar_login'")[0][0]
 
 
+@pytest.mark.short("transaction")
 @pytest.mark.parametrize("completion", ["transaction", "response"])
 def test_the_primary_stops_and_its_replica_is_promoted(bed_on, pair, completion):
     bed = bed_on(pair)
@@ -98,6 +99,7 @@ def test_the_primary_stops_and_its_replica_is_promoted(bed_on, pair, completion)
     end(bed, completion, sidecar, standby)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("completion", ["transaction", "response"])
 def test_the_primary_becomes_read_only_and_stays_up(bed_on, pair, completion):
     """As an operator does it who moves the role away, or a provider: sessions are not ended, statements are refused."""
@@ -121,6 +123,7 @@ def test_the_primary_becomes_read_only_and_stays_up(bed_on, pair, completion):
     assert sessions(primary) == 0
 
 
+@pytest.mark.long
 def test_an_idle_sidecar_finds_out_with_its_next_message(bed_on, pair):
     bed = bed_on(pair)
     primary, standby = pair.servers
@@ -142,6 +145,7 @@ def test_an_idle_sidecar_finds_out_with_its_next_message(bed_on, pair):
     bed.assert_acked()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", ["silence", "closed"])
 def test_a_primary_that_can_no_longer_be_reached_is_given_up(bed_on, pair, then):
     """As behind a firewall that forgot the connection: nothing answers, nothing is refused. Or what stands before it (a mesh, a

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "history")
 
 

@@ -12,6 +12,8 @@ from rig.private import private  # noqa: F401 - a fixture
 from rig.servers import PostgreSQL
 from rig.wait import wait_until
 
+pytestmark = pytest.mark.long
+
 HOUR, DAY = 3_600_000, 86_400_000
 RETENTION = 10 * DAY
 

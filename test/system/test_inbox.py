@@ -11,6 +11,7 @@ from rig import inbox_sql, schema
 from rig.pooler import PgBouncer
 
 
+@pytest.mark.short("inbox_driver")
 @pytest.mark.parametrize("name, pooled", [("inbox_driver", False), ("inbox_many_driver", False), ("inbox_many_driver", True)],
                          ids=["inbox_driver", "inbox_many_driver", "pooled"])
 def test_inbox_driver(raw_postgres, name, pooled):

@@ -373,6 +373,7 @@ def test_another_virtual_host_is_refused(box):
         box.rabbitmq.delete_vhost(box.name)
 
 
+@pytest.mark.long
 def test_a_lost_connection_loses_nothing(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
     request.node.bed = made
@@ -423,6 +424,7 @@ def test_rows_wait_while_the_whole_broker_is_stopped_and_go_out_in_their_order(r
         made.deinit()
 
 
+@pytest.mark.long
 def test_a_broker_short_of_memory_stops_the_outbox_and_no_ack(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     """A broker in alarm stops reading from connections that publish: the queues have another one."""
     made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
@@ -448,6 +450,7 @@ def test_a_broker_short_of_memory_stops_the_outbox_and_no_ack(request, tmp_path,
         made.deinit()
 
 
+@pytest.mark.long
 def test_a_channel_that_the_broker_closes_over_no_message_is_told_in_its_words(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     """Another's exclusive queue is asked for on its channel: 405."""
     made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
@@ -488,6 +491,7 @@ def test_what_a_full_queue_refuses_goes_again_in_order_and_is_told(box):
     wait_until(lambda: any(line["nacked_total"] for line in sidecar.find("outbox")), "nacks are counted", 30, 0.2)
 
 
+@pytest.mark.long
 def test_a_body_that_is_under_way_outlives_its_row(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     """The relay forgets its rows while the broker takes no more of a large body: what it sends afterwards is that body all the same."""
     made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)

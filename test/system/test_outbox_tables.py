@@ -123,6 +123,7 @@ def test_a_dump_that_reads_is_not_waited_for(pg, app, relay):
     assert left(pg) == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_polls_do_not_grow_dearer_under_an_old_transaction(pg, app, relay, sessions):
     old = sessions(Application, pg)
     old.begin("REPEATABLE READ")
@@ -143,6 +144,7 @@ def test_polls_do_not_grow_dearer_under_an_old_transaction(pg, app, relay, sessi
     assert relay.pages("SELECT * FROM onceward.sidecar_outbox_read(NULL, NULL, 256, 1000000, 1000000)") <= before + 20
 
 
+@pytest.mark.long
 def test_turns_do_not_grow_dearer_by_the_positions_that_an_old_snapshot_keeps(pg, app, relay, sessions):
     def many():
         pg.query("INSERT INTO onceward.outbox_position (lease, system_identifier, table_oid, done, floor, done_by, turned, turned_by, turned_at,"
@@ -188,6 +190,7 @@ def visited(session, sql, *parameters):
     return n
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["in the list of the snapshot", "above its xmax"])
 def test_a_page_of_one_large_transaction_costs_a_page(pg, app, relay, sessions, where):
     """Its numbers are below the floor: the relay went on while it published."""
@@ -258,6 +261,7 @@ def test_what_a_crash_takes_back_was_not_sent(pg, sessions, kind):
     assert sent == [kind] and pg.query("SELECT id FROM public.ledger") == [(kind,)]
 
 
+@pytest.mark.long
 def test_the_turns_survive_kills_between_any_two_steps(pg, sessions):
     for step in range(4):
         relay, app, writer = sessions(Relay, pg, number=step + 1), sessions(Application, pg), sessions(Application, pg)
@@ -287,6 +291,7 @@ def load(postgres, text):
     subprocess.run(["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-o", os.devnull, postgres.dsn()], input=text.encode(), check=True)
 
 
+@pytest.mark.short("the same server")
 @pytest.mark.parametrize("where", ["another server", "the same server"])
 def test_from_a_dump_everything_that_is_there_is_sent_again(pg, app, relay, raw_postgres, postgres, sessions, where):  # postgres: makes the roles
     sent = [publish(app, f"sent{i}") for i in range(3)]
@@ -335,6 +340,7 @@ def test_numbers_that_are_there_twice_after_a_restore_lose_nothing(pg, app, rela
     assert sorted(relay.drain(rows=1)) == sorted(ids)
 
 
+@pytest.mark.long
 def test_a_large_backlog_is_restored_at_a_constant_cost_a_call_whoever_goes_on(pg, app, relay, sessions):
     n = 5000
     app.query("SELECT onceward.publish('e', 'r', '1'::jsonb, g::text) FROM generate_series(1, %s) g", n)
@@ -351,6 +357,7 @@ def test_a_large_backlog_is_restored_at_a_constant_cost_a_call_whoever_goes_on(p
     assert other.restore() == "done" and other.drain() == [str(i) for i in range(1, n + 1)]
 
 
+@pytest.mark.short("system_identifier = 5")
 @pytest.mark.parametrize("of", ["system_identifier = 5", "table_oid = 5", "resending = 1000"])
 def test_a_holder_whose_pooler_is_switched_to_a_copy_empties_and_writes_nothing_there(pg, app, relay, of):
     """The copy has his lease, and a position far above all ids of its server. He comes before he asks for the lease again."""
@@ -372,6 +379,7 @@ def test_a_holder_whose_pooler_is_switched_to_a_copy_empties_and_writes_nothing_
 # races
 
 
+@pytest.mark.short("2-1")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("relays", [1, 2])
 def test_a_race_loses_nothing_and_keeps_the_order(pg, seed, relays):
@@ -379,6 +387,7 @@ def test_a_race_loses_nothing_and_keeps_the_order(pg, seed, relays):
     assert wrong == {} and counts["committed"] > 20, counts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_race_with_a_server_that_is_killed(pg, seed):
     moments = iter([.3, .6, .9])
@@ -395,6 +404,7 @@ def test_a_race_with_a_server_that_is_killed(pg, seed):
     assert wrong == {} and counts["committed"] > 5, counts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_race_through_a_pooler(pg, seed):
     pooler = PgBouncer(pg, default_pool_size=30).start()

@@ -100,6 +100,7 @@ def test_all_partitions_share_the_concurrency(bed, partitions):
     assert most[0] <= 2
 
 
+@pytest.mark.short("transaction")
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_copies_in_several_partitions_are_done_once(bed, partitions, completion):
     partitions.declare(0, 1, 2, 3)
@@ -111,6 +112,7 @@ def test_copies_in_several_partitions_are_done_once(bed, partitions, completion)
     partitions.assert_once(ids)
 
 
+@pytest.mark.short("transaction")
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_a_range_grows_under_load(bed, partitions, completion):
     partitions.declare(*range(6))
@@ -127,6 +129,7 @@ def test_a_range_grows_under_load(bed, partitions, completion):
     assert partitions.recorded() == partitions.name(0, 5)
 
 
+@pytest.mark.short("transaction")
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_a_partition_that_leaves_the_range_is_read_until_it_is_empty(bed, partitions, completion):
     partitions.declare(*range(6))

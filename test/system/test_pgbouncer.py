@@ -58,6 +58,7 @@ def said(sidecars, event, **fields):
     return [line for s in sidecars for line in s.find(event, **fields)]
 
 
+@pytest.mark.short("auto-transaction")
 @pytest.mark.parametrize("completion", ["transaction", "response"])
 @pytest.mark.parametrize("prepared", ["auto", "off", "on"])
 def test_messages_housekeeping_and_completions_through_a_pooler(bed_on, private_postgres, pooler, prepared, completion):
@@ -110,6 +111,7 @@ def test_prepared_statements_that_the_pooler_loses_are_given_up_once(bed_on, pri
     bed.assert_acked()
 
 
+@pytest.mark.short("auto")
 @pytest.mark.parametrize("prepared", ["auto", "off"])
 def test_the_outbox_through_a_pooler_that_loses_prepared_statements(bed_on, private_postgres, pooler, prepared):
     """A sidecar without queues: its relay finds out by itself."""
@@ -131,6 +133,7 @@ def test_the_outbox_through_a_pooler_that_loses_prepared_statements(bed_on, priv
     assert sidecar.find("disconnected") == [] and sidecar.find("database_error") == [] and sidecar.find("outbox_left") == []
 
 
+@pytest.mark.short("pooler-transaction")
 @pytest.mark.parametrize("completion", ["transaction", "response"])
 @pytest.mark.parametrize("what", ["pooler", "server"])
 def test_the_pooler_or_the_server_behind_it_restarts_in_the_middle(bed_on, private_postgres, pooler, what, completion):

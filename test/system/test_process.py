@@ -116,6 +116,7 @@ def test_what_a_stopped_sidecar_writes_late_changes_nothing(bed, completion, ans
     bed.assert_acked()
 
 
+@pytest.mark.short("forward_before-transaction", "forward_sent-response")
 @pytest.mark.parametrize("completion", COMPLETIONS)
 @pytest.mark.parametrize("point", ["forward_before", "forward_sent"])
 def test_a_sidecar_that_is_stopped_before_it_has_sent_sends_nothing_when_its_window_is_over(bed, completion, point):
@@ -501,6 +502,7 @@ def seconds_off(line):
     return then - (time.time() - (time.monotonic() - line["_at"]))
 
 
+@pytest.mark.short("transaction-ahead", "transaction-back")
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["ahead", "back"])
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_the_clock_of_the_sidecar_may_jump(bed, clock, release, completion, jump):
@@ -574,6 +576,7 @@ def fails_once(bed, completion, **slow):
     return lambda request, reply: slow.get(request.message_id, failing)(request, reply)
 
 
+@pytest.mark.short("transaction")
 @pytest.mark.xdist_group("other_times")
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_the_clock_of_the_database_may_jump_ahead(timed, other_times, completion):
@@ -658,6 +661,7 @@ def test_the_clock_of_the_database_may_jump_ahead_and_a_copy_takes_a_live_token_
     timed.assert_acked()
 
 
+@pytest.mark.short("transaction")
 @pytest.mark.xdist_group("other_times")
 @pytest.mark.parametrize("completion", COMPLETIONS)
 def test_the_clock_of_the_database_may_jump_back(timed, other_times, completion):

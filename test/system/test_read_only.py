@@ -12,6 +12,8 @@ from rig.process import free_port
 from rig.queue import Queue
 from rig.wait import wait_until
 
+pytestmark = pytest.mark.long
+
 WRITES = [["migrate"], ["dead", "redrive", "--all"], ["dead", "discard", "--all"]]
 
 

@@ -150,6 +150,7 @@ def test_killed_at_any_moment_nothing_is_missing_and_the_first_copies_are_in_ord
     assert len(found) <= MANY + 3 * 256
 
 
+@pytest.mark.long
 def test_a_connection_that_is_lost_with_all_on_their_way_leaves_nothing_out(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     """A broker in alarm confirms nothing: as many are on their way as may be. What was not confirmed is sent again."""
     bed = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)

@@ -333,6 +333,7 @@ def test_tokens_in_any_order_never_deadlock_and_are_done_once(pg, request, isola
     assert raised <= (set() if isolation == "READ COMMITTED" else {"40001"}), raised
 
 
+@pytest.mark.long
 def test_the_race_finds_a_deadlock_where_there_is_one(pg, request):
     """Completing one by one, in the order of each array, does deadlock: the test above could fail."""
 

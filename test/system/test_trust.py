@@ -168,6 +168,7 @@ def test_a_schema_in_more_than_one_hand_is_refused(migrated, what):
     assert any(said in line and (remedy or "") in line for line in checked["FAIL"]), checked
 
 
+@pytest.mark.short("table", "function", "create")
 @pytest.mark.parametrize("what", ["table", "function", "a sequence of its own", "a type", "a view", "create", "create by everybody",
                                   "the right to make triggers"])
 def test_the_remedy_that_is_named_is_one(migrated, what):

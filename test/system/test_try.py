@@ -143,6 +143,7 @@ def test_a_broken_application_of_the_other_completion_is_found(place, handler, w
     assert status == (1 if any(f["level"] == "breaks" for f in found(said).values()) else 0)
 
 
+@pytest.mark.long
 def test_a_slow_application_is_tried_as_far_as_there_is_time(place):
     place.environment = ENVIRONMENT
     status, said = place.try_it(tried.Slow)
@@ -185,6 +186,7 @@ def test_a_right_application_of_batches_is_good(place, handler, completion, skip
     assert {case["case"] for case in said["cases"] if case["case"] in SEVERAL and "note" in case} == notes
 
 
+@pytest.mark.short("SeveralAtMostOne-transaction-wanted0", "NamesNobody-response-wanted2", "SeveralBeforeTheCommit-transaction-wanted6")
 @pytest.mark.parametrize("handler, completion, wanted", [
     (tried.SeveralAtMostOne, "transaction", {"several_not_done", "poison_spreads", "poison_unnamed", "partial_not_again", "stale_one_not_again",
                                               "cut_not_again"}),
