@@ -183,13 +183,15 @@ def test_a_suspect_of_a_braked_queue_with_a_long_job_does_not_stop_another_queue
     sidecar.wait_for("alone", message_id="poison")
     bed.queue.publish_many([f"bad{i}" for i in range(6)])
     sidecar.wait_for("paused", reason="everything_fails", queue=bed.queue.name, deadline=60)
-    n, end = len(bed.app.posts("poison")), time.monotonic() + 90
+    n, begun = len(bed.app.posts("poison")), time.monotonic()
     for serial in itertools.count():
         other.publish_many([f"m{serial}"])
         bed.wait_for_status(f"m{serial}", "completed", 15, consumer=other.name)
-        if len(bed.app.posts("poison")) >= n + 1:
+        passed = time.monotonic() - begun
+        # A message with two crashes goes only alone: it waits for the long job, and takes the place for a window now and then.
+        if len(bed.app.posts("poison")) >= n + 1 or (bed.row("poison")["crashes"] >= 2 and passed > 6):
             break
-        assert time.monotonic() < end
+        assert passed < 90
     assert bed.status("long") == "processing" and not sidecar.find("resumed", reason="everything_fails")
     gate.open()
     bed.wait_for_status("long", "completed", 30)
