@@ -35,7 +35,7 @@ IN_RELEASE = "^(dead_port|sim|sim_measured)$"  # without a sanitizer there are m
 NOT_SANITIZED = "^(sim|sim_measured)$"
 
 
-FAST_PLACE, FAST_PLACE_NEEDS = "/dev/shm", 6 << 30  # bytes; a run has had 1 GiB there at most
+FAST_PLACE, FAST_PLACE_NEEDS = "/dev/shm", 6 << 30  # bytes; a run has had 1.1 GiB there at most
 
 
 class Interrupted(Exception):
