@@ -935,7 +935,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, d);
         return life_ack();
     }
-    /* Its claim was never answered: the row may be that of another body. */
+    /* Never claimed, as for a letter of a message that was given up: the row may be that of another body. */
     if (!delivery_owns_row(d))
         return row_again(now_ms, d);
     if (failed && d->outcome.http_status / 100 == 2)

@@ -749,6 +749,24 @@ static void test_each_answer_to_a_write_has_its_step(void **state)
                {ROW_UNKNOWN, OP_DEAD_LETTER});
 }
 
+/* The row of a letter that was written without a claim may have been completed with another body. */
+static void test_a_completed_row_that_was_never_claimed_is_claimed(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_asks(b, OP_CLAIM);
+    bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .unproven_ms = -1, .wait_ms = 1000});
+    queue_command_give_up(&b->q, b->now, "ann", "m", sizeof("m"));
+    bed_asks(b, OP_CLAIM);
+    bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .unproven_ms = -1, .wait_ms = 1000});
+    bed_asks(b, OP_DEAD_LETTER);
+    bed_row(b, d, ROW_COMPLETED);
+    bed_waits(b, d, OP_CLAIM, WAIT_AGAIN, 20);
+    assert_int_equal(b->q.counts.completed.total, 0);
+    bed_end(b);
+}
+
 /* The wait for a lock doubles from 20 ms to 1 s. */
 static void test_a_locked_row_is_read_at_growing_intervals(void **state)
 {
@@ -987,6 +1005,7 @@ int main(void)
         cmocka_unit_test(test_attempts_that_are_used_up_are_a_dead_letter),
         cmocka_unit_test(test_each_answer_to_a_look_has_its_step),
         cmocka_unit_test(test_each_answer_to_a_write_has_its_step),
+        cmocka_unit_test(test_a_completed_row_that_was_never_claimed_is_claimed),
         cmocka_unit_test(test_a_locked_row_is_read_at_growing_intervals),
         cmocka_unit_test(test_a_refused_item_is_tried_ever_more_rarely),
         cmocka_unit_test(test_a_dead_message_that_circles_waits_longer_each_round),
