@@ -38,7 +38,7 @@ BEGIN
                WHEN 'claimed' THEN ceil(1000 * extract(epoch FROM least(r.token_expires_at - v_now, p_max_windows[i.queue])))::bigint
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM least(
                    r.token_expires_at - v_stale, p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms')))::bigint
-               WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM r.next_attempt_at - v_now))::bigint END,
+               WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM least(r.next_attempt_at, v_now + interval '3650 days') - v_now))::bigint END,
            a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
            CASE a.answer
                WHEN 'held' THEN r.claimed_by

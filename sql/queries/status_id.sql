@@ -7,7 +7,7 @@ SELECT k.consumer, k.kept AS kept_as, k.state, k.attempt, to_char(k.since AT TIM
        k.next_ms AS next_attempt_ms, k.window_ms AS token_window_ms, k.owner AS holder, h.host, k.error AS last_error, k.letter AS dead_letter
 FROM (
     SELECT i.consumer, 'row' AS kept, i.status AS state, i.attempt, i.received_at AS since, i.completed_at AS ended,
-           CASE WHEN i.status IN ('failed', 'waiting')
+           CASE WHEN i.status IN ('failed', 'waiting') AND isfinite(i.next_attempt_at)
                 THEN floor(1000 * extract(epoch FROM i.next_attempt_at - clock_timestamp()))::bigint END AS next_ms,
            CASE WHEN i.status = 'processing'
                 THEN floor(1000 * extract(epoch FROM i.token_expires_at - clock_timestamp()))::bigint END AS window_ms,

@@ -7,6 +7,7 @@ import pytest
 
 from rig.application import Gate, Script
 from rig.wait import hold_true, wait_until
+from test_commands import run
 
 
 def test_a_failed_attempt_is_written_down_counted_and_tried_again(bed):
@@ -22,6 +23,24 @@ def test_a_failed_attempt_is_written_down_counted_and_tried_again(bed):
     bed.rows("UPDATE onceward.inbox SET next_attempt_at = clock_timestamp() WHERE consumer = %s", bed.queue.name)
     bed.sidecar().wait_for("completed", message_id="m1")
     assert [r.attempt for r in bed.app.posts()] == [1, 2]
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+def test_a_row_without_an_end_of_its_wait_is_no_fault_of_its_message(bed):
+    """An operator has written infinity by hand, to keep a message back."""
+    bed.app.handler = Script(500, bed.app.commit_and_answer)
+    sidecar = bed.sidecar(retry={"backoff": "1h", "max_backoff": "1h"})
+    bed.queue.publish("m1")
+    bed.wait_for_status("m1", "failed")
+    sidecar.kill()
+    bed.rows("UPDATE onceward.inbox SET next_attempt_at = 'infinity' WHERE consumer = %s", bed.queue.name)
+    sidecar = bed.sidecar()
+    assert sidecar.wait_for("parked", message_id="m1")["wait_ms"] > 3_600_000
+    for arguments in ([], ["--id", "m1"]):
+        assert run("status", "--config", sidecar.config_path, *arguments).status == 0
+    assert run("retry", "--config", sidecar.config_path, "--consumer", bed.queue.name, "m1").status == 0
+    sidecar.wait_for("completed", message_id="m1")
     bed.assert_once("m1")
     bed.assert_acked()
 
