@@ -257,7 +257,8 @@ const char *broker_arguments_drop_warning(const struct broker_arguments *a, int 
     if (a->kind != BROKER_KIND_QUORUM || a->has_dead_letter_exchange || limit == LIMIT_UNKNOWN ||
         limit == LIMIT_NONE)
         return NULL;
-    return "the queue has a delivery limit and no x-dead-letter-exchange: a message that reaches the limit is "
+    return "the queue has a delivery limit and no x-dead-letter-exchange: a message that reaches the "
+           "limit is "
            "lost, unless a policy sets a dead-letter exchange";
 }
 
@@ -265,7 +266,8 @@ const char *broker_arguments_limit_warning(int limit)
 {
     if (limit == LIMIT_UNKNOWN || limit >= LIMIT_LEAST)
         return NULL;
-    return "the delivery limit of the queue is below 5, so a few crashes in a row lose messages: declare it with a "
+    return "the delivery limit of the queue is below 5, so a few crashes in a row lose messages: declare "
+           "it with a "
            "higher limit";
 }
 
@@ -276,29 +278,33 @@ static const char *limit_refusal(int limit, bool holds_dead)
     if (limit == LIMIT_UNKNOWN || limit == LIMIT_NONE)
         return NULL;
     if (holds_dead)
-        return "order.on_dead hold needs a queue without a delivery limit: a held message is delivered again after "
+        return "order.on_dead hold needs a queue without a delivery limit: a held message is delivered "
+               "again after "
                "each max_hold";
     if (limit >= CONFIG_ORDERED_LIMIT_MIN)
         return NULL;
-    return "order per key needs a queue without a delivery limit, or with one of at least 20: the broker drops all "
-           "messages that are held after as many restarts";
+    return "order per key needs a queue without a delivery limit, or with one of at least 20: after that "
+           "many restarts the broker drops all held messages";
 }
 
 const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit, bool holds_dead)
 {
     if (!a->single_active_consumer)
-        return "order per key needs a single active consumer: declare the queue with x-single-active-consumer true";
+        return "order per key needs a single active consumer: declare the queue with "
+               "x-single-active-consumer true";
     if (a->max_priority > 0)
         return "order per key cannot hold on a queue with x-max-priority: declare it without";
     if (*a->delayed_retry && strcmp(a->delayed_retry, "disabled") != 0)
-        return "order per key cannot hold on a queue with delayed retry: declare it without x-delayed-retry-type";
+        return "order per key cannot hold on a queue with delayed retry: declare it without "
+               "x-delayed-retry-type";
     return limit_refusal(limit, holds_dead);
 }
 
 const char *broker_arguments_order_unread(int limit, bool holds_dead)
 {
     if (limit == LIMIT_UNKNOWN)
-        return "order per key needs to know the delivery limit: set delivery_limit (0: none), or give the user "
+        return "order per key needs to know the delivery limit: set delivery_limit (0: none), or give the "
+               "user "
                "configure permission on the queue, so that its arguments can be read";
     return limit_refusal(limit, holds_dead);
 }

@@ -286,7 +286,7 @@ int questions_tick(struct broker *b, struct fault *f)
     if (channel_move(b, &b->ask, c, true))
         return 0;
     b->wire.is_lost = true;
-    return fault_set(f, "the broker did not answer within %lld ms what it was asked about queue %s",
+    return fault_set(f, "within %lld ms the broker did not answer a question about queue %s",
                      (long long)waited_ms, c->queue);
 }
 
@@ -305,7 +305,7 @@ static bool depth_is_refused(struct broker *b, struct channel *c)
     if (c->refused_ms && clock_ms() - c->refused_ms < REFUSED_MS) {
         int64_t was_ms = c->refused_ms;
 
-        fault_set(&why, "the broker refuses it to this user");
+        fault_set(&why, "the broker does not allow it for this user");
         depth_unknown(b, c, BROKER_REASON_FORBIDDEN, &why);
         c->refused_ms = was_ms;
         return true;

@@ -36,7 +36,7 @@ static int on_method(struct sample *s, const amqp_method_t *m, struct fault *f)
         const amqp_basic_get_ok_t *ok = m->decoded;
 
         if (s->state != ASKED)
-            return broken(s, f, "a message that nobody asked for");
+            return broken(s, f, "a message that was not requested");
         s->state = HEADER;
         s->tag = ok->delivery_tag;
         s->message = message_new();
@@ -71,7 +71,7 @@ static int on_method(struct sample *s, const amqp_method_t *m, struct fault *f)
 static int on_header(struct sample *s, const amqp_frame_t *frame, struct fault *f)
 {
     if (s->state != HEADER || frame->payload.properties.class_id != AMQP_BASIC_CLASS)
-        return broken(s, f, "a content header out of its place");
+        return broken(s, f, "an unexpected content header");
     /* Of malformed properties, everything before the fault is decoded. */
     (void)message_decode(s->message, slice_of_bytes(frame->payload.properties.raw));
     s->body_len = s->n_left = frame->payload.properties.body_size;

@@ -190,7 +190,7 @@ static int settled(struct sender_event *ev, uint64_t tag, bool multiple, bool re
 static int return_begins(struct sender *s, const amqp_basic_return_t *m, struct fault *f)
 {
     if (s->returned.message)
-        return broken(s, f, "a message begins before the one before it ended");
+        return broken(s, f, "a message begins before the previous one ended");
     struct message *copy = message_new();
     s->returned = (struct returned){.message = copy};
     s->returned.exchange = message_keep(copy, m->exchange.bytes, m->exchange.len);

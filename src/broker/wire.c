@@ -382,7 +382,7 @@ int wire_tick(struct wire *w, struct fault *f)
             return -1;
         if (r == 0) {
             w->is_lost = true;
-            return fault_set(f, "nothing heard from the broker for %lld ms (heartbeat %lld ms)",
+            return fault_set(f, "the broker was silent for %lld ms (heartbeat %lld ms)",
                              (long long)(now - w->received_ms), (long long)w->heartbeat_ms);
         }
     }

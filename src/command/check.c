@@ -105,9 +105,8 @@ static void hint_content_types(const struct config *c, struct findings *s)
         if (!c->queues[i].forward.content_type)
             check_tell(
                 s, FINDING_HINT,
-                "messages without a content type go as application/octet-stream, since "
-                "forward.content_type is not set; most frameworks want application/json, and answer 415 "
-                "or 422");
+                "forward.content_type is not set, so messages without a content type are sent as "
+                "application/octet-stream; most frameworks expect application/json, and answer 415 or 422");
     }
     s->where = NULL;
 }
@@ -163,15 +162,19 @@ static int check_run(void *options)
 static const struct command_option check_options[] = {
     CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"connect", NULL,
-     "also try the state file, the database (roles, schema, consumers), the broker with each queue, and each application",
+     "also try the state file, the database (roles, schema, consumers), the broker with each queue, and "
+     "each application",
      OPTION(FLAG, connect)},
     {"sample", NULL,
-     "also take one message of each queue and return it: prints the id that `message_id` finds, or the fields of the message "
-     "and the settings that would find one. The broker counts this as a delivery: the message is marked as redelivered, and on "
+     "also take one message of each queue and return it: prints the id that `message_id` finds, or the "
+     "fields of the message "
+     "and the settings that would find one. The broker counts this as a delivery: the message is marked "
+     "as redelivered, and on "
      "a quorum queue it counts towards the delivery limit",
      OPTION(FLAG, sample), OPTION_WITH},
     {"effective", NULL,
-     "print every key with its value and its source: the file, `defaults` or the built-in default. Secrets are masked",
+     "print every key with its value and its source: the file, `defaults` or the built-in default. "
+     "Secrets are masked",
      OPTION(FLAG, effective)},
     JSON_OPTION("one JSON object per line: result (ok, warn or fail), where, path (of a key), text"),
     {0},

@@ -120,10 +120,10 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
         text_add_safe(&text, slice_of(f.text));
         kind = FINDING_WARNING;
     } else if (answer > 0) {
-        buf_add_text(&text, "no message is ready in it, so there is nothing to look at");
+        buf_add_text(&text, "no message is ready in it, so there is no sample");
     } else {
         kind = sample_describe(q, m, &text) ? FINDING_OK : FINDING_FAILED;
-        buf_add_text(&text, ". It was given back, which counts as a delivery");
+        buf_add_text(&text, ". It was returned, which counts as a delivery");
         if (is_near_the_limit(r, m, &text))
             kind = FINDING_FAILED;
     }
@@ -165,8 +165,8 @@ static bool check_timeout(const struct config_queue *q, const struct broker_argu
         return false;
     buf_printf(
         text,
-        "; consumer_timeout has to be set at the broker, too, since only quorum queues of RabbitMQ 4.3 "
-        "take it from a consumer: consumer_timeout = %lld in rabbitmq.conf, or from 3.12 on the policy "
+        "; set consumer_timeout at the broker, too, since only quorum queues of RabbitMQ 4.3 accept it "
+        "from a consumer: consumer_timeout = %lld in rabbitmq.conf, or from 3.12 on the policy "
         "consumer-timeout",
         (long long)q->consumer_timeout_ms);
     return true;
@@ -225,7 +225,7 @@ static struct returns check_limit(const struct config *c, const struct config_qu
             kind = FINDING_WARNING;
         }
         if (returns_limit(&r) != LIMIT_UNKNOWN && returns_limit(&r) < CONFIG_DELIVERY_LIMIT_MIN) {
-            buf_printf(&text, "; expected at least %d, or the broker drops messages after as many crashes",
+            buf_printf(&text, "; expected at least %d, or the broker drops messages after that many crashes",
                        CONFIG_DELIVERY_LIMIT_MIN);
             kind = FINDING_FAILED;
         }
@@ -266,8 +266,9 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
         r = check_limit(c, q, vhost, s);
     if (ok && sample && q->order.key.n)
         say(s, false,
-            "no message of an ordered queue is sampled: it would be returned alone, and may come back out of order. "
-            "Messages without a key are counted and described by the log: `onceward explain unkeyed`");
+            "no message of an ordered queue is sampled: it would be returned alone, and may be "
+            "redelivered out of order. The log counts and describes messages without a key: `onceward "
+            "explain unkeyed`");
     else if (ok && sample)
         check_sample(c, q, &r, s);
     buf_deinit(&where);
@@ -400,8 +401,8 @@ static void check_state_file(const struct config *c, struct findings *s)
         fault_wrap(&f, "%s: health, drain and reload would not work", c->state_file);
     else
         fault_set(&f, "%s: %s%s", c->state_file, text,
-                  shares_default ? ". Set state_file if that is another one: of two with the default, "
-                                   "health, drain and reload find the first alone"
+                  shares_default ? ". Set state_file if that is a different sidecar: of two with the "
+                                   "default, health, drain and reload find only the first"
                                  : "");
     check_tell(s, answer < 0 ? FINDING_FAILED : shares_default ? FINDING_WARNING : FINDING_OK, f.text);
 }
@@ -411,7 +412,7 @@ int check_connections(const struct config *c, bool sample, struct findings *s)
     if (sample) {
         s->where = "sample";
         check_tell(s, FINDING_WARNING,
-                   "takes one message of each queue and gives it back. A quorum queue counts that as a "
+                   "takes one message of each queue and returns it. A quorum queue counts this as a "
                    "delivery of the message");
     }
     check_state_file(c, s);

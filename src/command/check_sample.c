@@ -150,7 +150,7 @@ bool sample_describe(const struct config_queue *q, const struct message *m, stru
         } else {
             buf_add_text(
                 out, ". None of them looks like an id: let the publisher set message_id; [\"body-sha256\"] "
-                     "takes equal bodies for one message");
+                     "treats equal bodies as one message");
         }
     }
     buf_deinit(&id);

@@ -24,9 +24,10 @@ const size_t n_commands = sizeof commands / sizeof *commands;
 
 static void add_list(struct buf *out)
 {
-    buf_add_text(
-        out, "Onceward forwards the messages of a RabbitMQ queue to an application, each of them once.\n\n"
-             "usage: onceward COMMAND [OPTIONS]\n\n");
+    buf_add_text(out,
+                 "Onceward forwards the messages of a RabbitMQ queue to an application, and lets each one "
+                 "through once.\n\n"
+                 "usage: onceward COMMAND [OPTIONS]\n\n");
     for (size_t i = 0; i < n_commands; i++)
         buf_printf(out, "  %-10s  %s\n", commands[i]->name, commands[i]->does);
     buf_add_text(

@@ -202,8 +202,8 @@ static const struct command_option completion_options[] = {
 
 const struct command completion_command = {
     .name = "completion",
-    .does = "print the completion of commands for a shell",
-    .about = "Prints the completion of commands and options for a shell. To use it in this session:\n"
+    .does = "print a script that completes commands in a shell",
+    .about = "Prints a script that completes commands and options in a shell. To use it in this session:\n"
              "bash: source <(onceward completion bash)\n"
              "zsh: source <(onceward completion zsh)\n"
              "fish: onceward completion fish | source",

@@ -110,11 +110,12 @@ static void say_json(const struct order *o, const char *key, int64_t value)
 static void say_replicas(const struct order *o)
 {
     if (o->is_outbox)
-        printf("The relay will have read it within 5 s; `onceward status` then shows whether one relays.\n");
+        printf("The relay will read this within 5 s; `onceward status` then shows whether one relays.\n");
     else if (!o->n_replicas)
-        printf("No replica of it runs now; those that start will read it.\n");
+        printf("No replica of it runs now; replicas that start later will read this.\n");
     else
-        printf("%d replica%s will have read it within 5 s.\n", o->n_replicas, o->n_replicas == 1 ? "" : "s");
+        printf("%d replica%s of it will read this within 5 s.\n", o->n_replicas,
+               o->n_replicas == 1 ? "" : "s");
 }
 
 /* --- the commands --- */
@@ -129,7 +130,10 @@ static int pull_pause(struct order *o, struct admin *a, bool paused, struct faul
         say_json(o, "changed", changed);
         return STATUS_DONE;
     }
-    printf("%s %s %s.\n", o->consumer, changed ? "is" : "was", paused ? "paused" : "not paused");
+    printf("%s %s.\n", o->consumer,
+           paused    ? changed ? "is paused" : "was paused already"
+           : changed ? "is not paused any more"
+                     : "was not paused");
     if (changed || paused)
         say_replicas(o);
     return STATUS_DONE;
@@ -155,8 +159,8 @@ static int pull_retry(struct order *o, struct admin *a, struct fault *f)
         say_json(o, "rows", n);
         return STATUS_DONE;
     }
-    printf("%" PRId64 " row%s of %s %s not due, and %s now.\n", n, n == 1 ? "" : "s", o->consumer,
-           n == 1 ? "was" : "were", n == 1 ? "is" : "are");
+    printf("%" PRId64 " waiting message%s of %s %s due now.\n", n, n == 1 ? "" : "s", o->consumer,
+           n == 1 ? "is" : "are");
     say_replicas(o);
     return STATUS_DONE;
 }
@@ -174,10 +178,10 @@ static void tell_given_up(void *ctx, const char *id, const char *answer)
         bool refused;
     } all[] = {
         {"at_hand", "becomes a dead letter at its next delivery", false},
-        {"unseen", "was not seen yet: dies when it comes", false},
+        {"unseen", "was not seen yet: becomes a dead letter when it arrives", false},
         {"completed", "is completed: nothing to give up", true},
         {"dead", "is dead already: `onceward dead list`", true},
-        {"full", "not taken: 1,000 are noted already", true},
+        {"full", "refused: 1,000 messages are pending already", true},
     };
     struct given_up *g = ctx;
     const char *words = answer;
@@ -206,7 +210,8 @@ static int pull_give_up(struct order *o, struct admin *a, struct fault *f)
         if (o->json) {
             say_json(o, NULL, 0);
         } else {
-            printf("What is held of %s while everything fails is given up.\n", o->consumer);
+            printf("The messages of %s that are held because everything fails become dead letters.\n",
+                   o->consumer);
             say_replicas(o);
         }
         return STATUS_DONE;
@@ -302,10 +307,11 @@ static const struct command_option give_up_options[] = {
 const struct command pause_command = {
     .name = "pause",
     .does = "stop taking messages of a consumer on all replicas",
-    .about =
-        "Every replica stops taking messages of this consumer within five seconds. Replicas that start later do not begin. Requests in "
-        "flight may finish, held messages stay held, and no attempt is counted. The pause outlives restarts and ends with `onceward "
-        "resume`. The consumer `onceward-outbox` is the outbox: its messages then wait in the database.",
+    .about = "Every replica stops taking messages of this consumer within five seconds. Replicas that start "
+             "later do not begin. Requests in "
+             "flight may finish, held messages stay held, and no attempt is counted. The pause outlives "
+             "restarts and ends with `onceward "
+             "resume`. The consumer `onceward-outbox` is the outbox: its messages then wait in the database.",
     .options = pause_options,
     .size = sizeof(struct order),
     .run = pause_run,
@@ -324,8 +330,10 @@ const struct command retry_command = {
     .name = "retry",
     .does = "try failed and waiting messages now",
     .about =
-        "Makes failed and waiting messages due now: those with the given IDs, or all. Every replica retries the ones that it holds within "
-        "five seconds. Attempt counts stay as they are; held messages (`order.on_dead` hold) begin again. A message that is named here "
+        "Makes failed and waiting messages due now: those with the given IDs, or all. Every replica "
+        "retries the ones that it holds within "
+        "five seconds. Attempt counts stay as they are; held messages (`order.on_dead` hold) begin again. "
+        "A message that is named here "
         "is no longer given up. For dead messages use `onceward dead redrive`.",
     .options = retry_options,
     .size = sizeof(struct order),
@@ -335,10 +343,12 @@ const struct command retry_command = {
 const struct command give_up_command = {
     .name = "give-up",
     .does = "make dead letters of messages that keep failing",
-    .about =
-        "Makes dead letters, with the reason `operator`, of messages that keep failing: of held ones within five seconds, of those in "
-        "flight once their attempt has failed, of those in the queue when they arrive. A message that succeeds before is completed. "
-        "Nothing is lost: `onceward dead redrive` publishes it again. `onceward retry` with its ID cancels a pending give-up.",
+    .about = "Makes dead letters, with the reason `operator`, of messages that keep failing: of held ones "
+             "within five seconds, of those in "
+             "flight once their attempt has failed, of those in the queue when they arrive. A message that "
+             "succeeds first is completed. "
+             "Nothing is lost: `onceward dead redrive` publishes it again. `onceward retry` with its ID "
+             "cancels a pending give-up.",
     .options = give_up_options,
     .size = sizeof(struct order),
     .run = give_up_run,

@@ -173,14 +173,17 @@ static const struct command_option dead_options[] = {
     {"rate", "N/s", "at most N per second", OPTION(RATE, interval_us), .of = REDRIVE | DISCARD},
     {"dry-run", NULL, "print what would be done", OPTION(FLAG, dry_run), .of = REDRIVE | DISCARD},
     {"new-id", "NEWID",
-     "for a dead letter whose message has no usable id: publish it with NEWID (--new-id=NEWID for a number), or with an id made from "
+     "for a dead letter whose message has no usable id: publish it with NEWID (--new-id=NEWID for a "
+     "number), or with an id made from "
      "the letter, which is the same each time. An existing id is never replaced",
      OPTION(MAYBE, new_id), .of = REDRIVE},
     {"out-of-order", NULL,
-     "redrive also to ordered queues and exchanges, by the exchange and routing key of the messages; they stand behind their successors",
+     "redrive also to ordered queues and exchanges, by the exchange and routing key of the messages; they "
+     "go behind their successors",
      OPTION(FLAG, out_of_order), .of = REDRIVE},
     JSON_OPTION(
-        "one JSON object per dead letter. redrive and discard print the events redriven, discarded and letter_left in the form of the log"),
+        "one JSON object per dead letter. redrive and discard print the events redriven, discarded and "
+        "letter_left in the form of the log"),
     {"body", "raw", "write the bytes of the body and nothing else", OPTION(TEXT, body), OPTION_OR, SHOW},
     {"all", NULL, "every dead letter of this configuration", OPTION(FLAG, all), .of = REDRIVE | DISCARD},
     {NULL, "ID…", NULL, OPTION(OPERANDS, operands)},
@@ -191,17 +194,22 @@ const struct command dead_command = {
     .name = "dead",
     .does = "list, show, redrive or discard dead letters",
     .about =
-        "list: list dead letters, oldest first (the first 50, or as many as --limit says; 0, IDs or --json: all).\n"
+        "list: list dead letters, oldest first (the first 50, or as many as --limit says; 0, IDs or "
+        "--json: all).\n"
         "show: show one dead letter with its body.\n"
-        "redrive: publish dead letters to their queues again, under the id that the current `message_id` finds in them, so that a message "
-        "that was completed meanwhile is not processed twice. Each dead letter is deleted when the broker has confirmed it. Safe to "
+        "redrive: publish dead letters to their queues again, under the id that the current `message_id` "
+        "finds in them, so that a message "
+        "that was completed meanwhile is not processed twice. Each dead letter is deleted when the broker "
+        "has confirmed it. Safe to "
         "interrupt and to repeat.\n"
         "discard: delete dead letters. Their messages stay dead in the inbox until the retention is over.\n"
-        "Without an ID, --consumer, --reason, --since and --older: every dead letter of this configuration; discard then needs --all. Dead "
-        "letters of other consumers are only taken when you name them by ID or --consumer: discard deletes them, redrive refuses them.",
-    .after =
-        "Exit status 1 also if an ID does not exist. For redrive that is 0: it may be repeated, and deletes the dead letters that it has "
-        "published.",
+        "Without an ID, --consumer, --reason, --since and --older: every dead letter of this "
+        "configuration; discard then needs --all. Dead "
+        "letters of other consumers are only taken when you name them by ID or --consumer: discard "
+        "deletes them, redrive refuses them.",
+    .after = "Exit status 1 also if an ID does not exist. For redrive that is 0: it may be repeated, and "
+             "deletes the dead letters that it has "
+             "published.",
     .options = dead_options,
     .size = sizeof(struct dead_options),
     .run = dead_run,

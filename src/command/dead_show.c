@@ -188,7 +188,7 @@ static int show_one(void *ctx, const struct dead_letter *l)
     show_field("last error", l->last_error);
     if (l->rowless)
         printf("%-13s none of its own: `onceward dead redrive --config %s %" PRId64
-               "` looks for its id with the present message_id; --new-id gives it one where there is none\n",
+               "` looks for its id with the current message_id; --new-id makes one if there is none\n",
                "row", s->options->config, l->id);
     show_completed(s, l);
     show_field("exchange", *l->exchange ? l->exchange : "(default)");

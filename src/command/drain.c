@@ -91,11 +91,12 @@ const struct command drain_command = {
     .name = "drain",
     .does = "for a preStop hook: drain the running sidecar and wait",
     .about =
-        "For a preStop hook: asks the running sidecar to stop consuming, to finish the requests in flight within its shutdown_grace and to "
-        "return the other messages, and waits for it. The sidecar stays, idle and healthy, until SIGTERM.",
-    .after =
-        "Exit status 0: it has drained, now or before, or has ended cleanly. 1: there is no sidecar, or it was killed, hangs, or ended with "
-        "a status other than 0.",
+        "For a preStop hook: asks the running sidecar to stop consuming, to finish the requests in flight "
+        "within its shutdown_grace and to return the other messages. Waits until that is done. The "
+        "sidecar stays, idle and healthy, until SIGTERM.",
+    .after = "Exit status 0: it has drained, now or before, or has ended cleanly. 1: there is no sidecar, or "
+             "it was killed, hangs, or ended with "
+             "a status other than 0.",
     .options = drain_options,
     .size = sizeof(struct drain_options),
     .run = drain_run,

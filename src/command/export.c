@@ -260,10 +260,11 @@ static void tell_end(const struct export_run *e, int answer)
     if (!answer)
         fputs(".\n", stderr);
     else if (o->output)
-        fputs("; ended early: run this again, and it goes on\n", stderr);
+        fputs("; ended early: run this again to continue\n", stderr);
     else
         fprintf(stderr,
-                "; ended early: %s%s%s--until %s --after POSITION goes on behind the line with that\n",
+                "; ended early: %s%s%s--until %s --after POSITION continues after the line with that "
+                "position\n",
                 *since ? "--since " : "", since, *since ? " " : "", e->file.until);
 }
 
@@ -271,8 +272,7 @@ static int refuse_ended(const struct export_run *e)
 {
     struct fault f = {0};
 
-    fault_set(&f,
-              "%s has all of its export, up to %s. What has come since goes into another file: --since %s",
+    fault_set(&f, "%s is complete, up to %s. Export later entries into another file: --since %s",
               e->file.path, e->file.until, e->file.until);
     return command_fail(&f);
 }
@@ -356,11 +356,11 @@ static int check(const struct options *o, struct export_run *e)
     if (o->after && (is_duration(o->since) || is_duration(o->until)))
         return command_wrong(
             "export",
-            "--after goes on within the time that the first run was about: expected --since and --until as it has "
-            "said them, since \"2h\" ago is another time by now");
+            "--after continues the time range of the first run: expected --since and --until as that run "
+            "printed them, because \"2h\" ago is a different time now");
     if (o->after && o->output)
         return command_wrong(
-            "export", "--after is for standard output; --output goes on behind the last line of its file");
+            "export", "--after is for standard output; --output continues after the last line of its file");
     if (o->after && export_place_read(&e->file.after, slice_of(o->after), &f))
         return command_wrong("export", "--after: %s", f.text);
     return STATUS_DONE;
@@ -389,14 +389,15 @@ static const struct command_option export_options[] = {
     {"since", "T", "first seen, dead or arrived since then: \"2h\" ago, or 2026-01-31T03:00:00Z",
      OPTION(TIME, since)},
     {"until", "T",
-     "before then, and never later than now; the last line has the exact time, for the next --since. The export waits up to a minute for open "
+     "before then, and never later than now; the last line has the exact time, for the next --since. The "
+     "export waits up to a minute for open "
      "transactions",
      OPTION(TIME, until)},
     {"output", "FILE",
-     "write to FILE. An interrupted export continues behind the last whole line when the same command is run again. The first line has the "
-     "options, a last line of kind \"end\" says that the file is complete",
+     "write to FILE. An interrupted export continues after the last whole line when the same command is "
+     "run again. The first line has the options; a complete file ends with a line of kind \"end\"",
      OPTION(FILE, output)},
-    {"after", "POSITION", "continue behind the line with this \"position\"", OPTION(TEXT, after)},
+    {"after", "POSITION", "continue after the line with this \"position\"", OPTION(TEXT, after)},
     {"allow-compacted", NULL,
      "exit with status 0 even if history entries may have replaced rows of that time",
      OPTION(FLAG, allow_compacted)},
@@ -406,9 +407,9 @@ static const struct command_option export_options[] = {
 const struct command export_command = {
     .name = "export",
     .does = "write rows, dead letters and stored messages as JSON lines",
-    .about =
-        "Writes inbox rows, dead letters and stored messages (`store.retention`) as one JSON object per line, in this order: rows by consumer "
-        "and id, dead letters by time, messages by consumer and arrival. Changes nothing.",
+    .about = "Writes inbox rows, dead letters and stored messages (`store.retention`) as one JSON object per "
+             "line, in this order: rows by consumer "
+             "and id, dead letters by time, messages by consumer and arrival. Changes nothing.",
     .after = "Tokens are left out. A body that is not text is written as body_base64url.",
     .options = export_options,
     .size = sizeof(struct options),

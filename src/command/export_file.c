@@ -41,8 +41,8 @@ static off_t line_end_before(FILE *file, off_t before)
 
 static int no_export(const struct export_file *x, struct fault *f)
 {
-    return fault_set(f, "%s is no file of `onceward export --output`: expected one of its own, or none",
-                     x->path);
+    return fault_set(
+        f, "%s was not written by `onceward export --output`: expected such a file, or a new one", x->path);
 }
 
 static struct slice behind(struct slice text, size_t n)
@@ -159,7 +159,7 @@ static int file_read(struct export_file *x, struct slice asked, struct fault *f)
     if (end > 0 ? lines_read(x, end, asked, f) : partial_read(x, size, f))
         return -1;
     if (end < size && ftruncate(fileno(x->out), end))
-        return fault_set(f, "%s cannot be cut behind its last whole line: %s", x->path, strerror(errno));
+        return fault_set(f, "%s cannot be cut after its last whole line: %s", x->path, strerror(errno));
     return fseeko(x->out, 0, SEEK_END) ? fault_set(f, "%s: %s", x->path, strerror(errno)) : 0;
 }
 

@@ -85,9 +85,9 @@ int export_place_read(struct export_place *p, struct slice text, struct fault *f
         if (p->is_set)
             return 0;
     }
-    return fault_set(
-        f, "\"%.*s\" is no position: expected what a line of `onceward export` has as its \"position\"",
-        (int)(text.len < 80 ? text.len : 80), text.data);
+    return fault_set(f,
+                     "\"%.*s\" is not a position: expected the \"position\" of a line of `onceward export`",
+                     (int)(text.len < 80 ? text.len : 80), text.data);
 }
 
 void export_place_deinit(struct export_place *p)

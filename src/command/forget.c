@@ -36,10 +36,10 @@ static void say_json(const struct forget_options *o, const struct forgotten *don
 static int say(const struct forget_options *o, const struct forgotten *done)
 {
     if (done->answer == FORGET_IN_USE) {
-        fprintf(
-            stderr,
-            "onceward forget: the replica %s ran with consumer %s within the last 10 minutes: stop it, and try again then\n",
-            done->next, o->consumer);
+        fprintf(stderr,
+                "onceward forget: the replica %s ran with consumer %s within the last 10 minutes: stop it, "
+                "and try again after that time\n",
+                done->next, o->consumer);
         return STATUS_FAILED;
     }
     if (o->json)
@@ -108,11 +108,12 @@ static const struct command_option forget_options[] = {
 const struct command forget_command = {
     .name = "forget",
     .does = "remove the data of a consumer that is no longer used",
-    .about =
-        "Removes what the database keeps of a consumer that no configuration names any more: its rows, its pauses, and the queue "
-        "that its name belongs to. `onceward status` lists such consumers. A message for it that still arrives is processed "
-        "again, even if it was completed before. The command is refused while a replica runs with this consumer, and for 10 "
-        "minutes after that.",
+    .about = "Removes the data of a consumer that no configuration names any more: its rows, its pauses, and "
+             "the record of the queue that belongs to its name. `onceward status` lists such consumers. A "
+             "message that still arrives for it is processed again, even if it was completed before. The "
+             "command is refused while a replica runs with this "
+             "consumer, and for 10 "
+             "minutes after that.",
     .options = forget_options,
     .size = sizeof(struct forget_options),
     .run = forget_run,

@@ -26,7 +26,7 @@ static int judge_process(const struct state *s)
         printf("the state file was written %lld s ago: the sidecar hangs, or was killed\n",
                (long long)s->age_ms / 1000);
     else if (!state_is_running(s))
-        printf("the sidecar, process %lld, does not run any more: it was killed\n", (long long)s->pid);
+        printf("the sidecar, process %lld, is not running any more: it was killed\n", (long long)s->pid);
     else
         return STATUS_DONE;
     return STATUS_FAILED;
@@ -55,7 +55,7 @@ static int judge(const struct state *s, int question)
         int64_t age_ms = q->turned_ms_ago + (s->age_ms > 0 ? s->age_ms : 0);
 
         if (question < READY && age_ms >= STATE_STALE_MS)
-            return not_yet(q->name, "its loop has not turned for 30 s");
+            return not_yet(q->name, "its main loop has not run for 30 s");
         if (question >= READY && s->life != LIFE_DRAINED && judge_ready(q, question))
             return STATUS_FAILED;
     }
@@ -92,7 +92,7 @@ static int health_run(void *options)
         question++;
     /* An error in the file must not end a running sidecar, which continues with its earlier configuration. */
     if (running_path(&o->place, &path, &f))
-        fprintf(stderr, "onceward: %s; %s is looked at\n", f.text, path);
+        fprintf(stderr, "onceward: %s; reading %s instead\n", f.text, path);
     status = health_at(path, question);
     free(path);
     return status;
@@ -102,19 +102,22 @@ static int health_run(void *options)
 
 static const struct command_option health_options[] = {
     {"started", NULL,
-     "the configuration is valid and the loop runs: for the startupProbe. It does not wait for the broker, the database or the application, "
+     "the configuration is valid and the main loop runs: for the startupProbe. It does not wait for the "
+     "broker, the database or the application, "
      "so the application may start later",
      OPTION(FLAG, asks[STARTED]), OPTION_REQUIRED},
-    {"live", NULL, "the loop turned within the last 30 s: for the livenessProbe", OPTION(FLAG, asks[LIVE]),
+    {"live", NULL, "the main loop ran within the last 30 s: for the livenessProbe", OPTION(FLAG, asks[LIVE]),
      OPTION_OR},
     {"ready", NULL,
-     "each queue has started once, whatever broker, database and application do now: for people and scripts. As a readinessProbe it would "
+     "each queue has started once, whatever broker, database and application do now: for people and "
+     "scripts. As a readinessProbe it would "
      "keep requests from the application until the queues have started",
      OPTION(FLAG, asks[READY]), OPTION_OR},
     {"consuming", NULL,
-     "each queue has consumed since the start, so broker, database, queue and application were reached. In an operator's pause, or while "
-     "partitions leave the range, it is enough that they were. Stays true afterwards; only a queue that a reload adds must be reached as "
-     "well. As the readinessProbe of a pod without a Service it lets a rollout wait",
+     "each queue has consumed since the start, so broker, database, queue and application were reached. "
+     "Only an operator's pause, or partitions that leave the range, may still prevent consuming. Stays "
+     "true afterwards, except for a queue that a reload adds. As the readinessProbe of a pod without a "
+     "Service it makes a rollout wait",
      OPTION(FLAG, asks[CONSUMING]), OPTION_OR},
     RUNNING_OPTIONS(""),
     {0},
@@ -123,8 +126,8 @@ static const struct command_option health_options[] = {
 const struct command health_command = {
     .name = "health",
     .does = "for exec probes: report the state of the running sidecar",
-    .about =
-        "For exec probes. Exit status 0: yes; 1: no, with the reason. The answer for a sidecar that has ended is always no.",
+    .about = "For exec probes. Exit status 0: yes; 1: no, with the reason. The answer for a sidecar that has "
+             "ended is always no.",
     .options = health_options,
     .size = sizeof(struct health_options),
     .run = health_run,

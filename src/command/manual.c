@@ -140,5 +140,5 @@ void manual_add(struct buf *out)
         add_entry(out, error_codes[i].name, error_codes[i].sentence, error_codes[i].advice);
     buf_add_text(out, ".SH EXIT STATUS\n0: done. 1: it failed. 2: usage or configuration.\n"
                       ".SH ENVIRONMENT\n");
-    add_entry(out, "ONCEWARD_CONFIG", "The configuration of a command that is given no `--config`.", NULL);
+    add_entry(out, "ONCEWARD_CONFIG", "The configuration file of commands without `--config`.", NULL);
 }

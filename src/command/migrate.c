@@ -45,9 +45,9 @@ static int migrate(const struct config_database *c)
         fprintf(stderr, "onceward: %s: the schema was left as it was: %s\n", admin_where(a), f.text);
         status = STATUS_FAILED;
     } else if (from == 0) {
-        printf("-- %s: the schema onceward was made, version %d\n", admin_where(a), to);
+        printf("-- %s: the schema onceward was created, version %d\n", admin_where(a), to);
     } else if (from < to) {
-        printf("-- %s: the schema onceward was brought from version %d to %d\n", admin_where(a), from, to);
+        printf("-- %s: the schema onceward was updated from version %d to %d\n", admin_where(a), from, to);
     } else {
         printf("-- %s: the schema onceward is at version %d\n", admin_where(a), to);
     }
@@ -84,8 +84,8 @@ static int migrate_run(void *options)
 static const struct command_option migrate_options[] = {
     CONFIG_OPTION(),
     {"database", "URL",
-     "the database, with a login that owns the schema; the sidecar's login has not enough rights. Better give its password "
-     "in PGPASSWORD or in ~/.pgpass",
+     "the database, with a login that owns the schema; the sidecar's login lacks the rights. Give its "
+     "password in PGPASSWORD or ~/.pgpass rather than in the URL",
      OPTION(TEXT, database.value)},
     {"database-file", "FILE", "the same, with the URL and its password in a file",
      OPTION(FILE, database.file), OPTION_OR},
@@ -96,13 +96,18 @@ const struct command migrate_command = {
     .name = "migrate",
     .does = "bring the database schema up to date",
     .about =
-        "Brings the schema `onceward` in the database up to date: creates it if it is missing, runs the missing migrations, replaces the "
-        "functions, and creates the roles onceward_sidecar and onceward_app. These two cannot log in: grant them to the login of the "
-        "sidecar and to that of the application. Safe to run again, several times at once, and while sidecars run.\n"
-        "The configuration names the database; beside --database or --database-file only its timeouts count.",
+        "Brings the schema `onceward` in the database up to date: creates it if it is missing, runs the "
+        "missing migrations, replaces the "
+        "functions, and creates the roles onceward_sidecar and onceward_app. These two cannot log in: "
+        "grant them to the login of the "
+        "sidecar and to that of the application. Safe to run again, several times at once, and while "
+        "sidecars run.\n"
+        "The configuration names the database; with --database or --database-file only its timeouts count.",
     .after =
-        "The login must own the schema. For the first run it needs CREATE in the database, which the database's owner has. If it may not "
-        "create roles (CREATEROLE), the command prints the statements for an administrator and ends with status 0.",
+        "The login must own the schema. For the first run it needs CREATE in the database, which the "
+        "database's owner has. If it may not "
+        "create roles (CREATEROLE), the command prints the statements for an administrator and ends with "
+        "status 0.",
     .options = migrate_options,
     .size = sizeof(struct migrate_options),
     .run = migrate_run,

@@ -219,8 +219,8 @@ static struct message *prepare(const struct redrive *r, struct target *t, const 
                                struct fault *f)
 {
     if (t->q->order.key.n && !r->options->out_of_order) {
-        fault_set(f, "its queue is ordered, and the message would stand behind its successors; redrive it "
-                     "with --out-of-order if that is right");
+        fault_set(f, "its queue is ordered, and the message would go behind its successors; redrive it "
+                     "with --out-of-order if that is acceptable");
         return NULL;
     }
     struct message *m = make_message(l, f);
@@ -317,14 +317,14 @@ static int obey_row(struct redrive *r, const struct dead_letter *l, enum redrive
     case REDRIVE_LOCKED:
         return leave(
             r, l,
-            "an application holds the lock of its row; `onceward status` says which. Run this again later");
+            "an application holds the lock of its row; `onceward status` shows which. Run this again later");
     case REDRIVE_HELD:
         return leave(r, l, "it is being processed under the id that it died under. Run this again later");
     case REDRIVE_MISMATCH:
         return leave(
             r, l,
-            "its id has a row of another body. Where both are wanted, let message_id find what tells them "
-            "apart");
+            "the row of its id belongs to another body. To keep both messages, let message_id use a field "
+            "that differs");
     }
     return 0;
 }
@@ -387,7 +387,8 @@ static int publish(struct redrive *r, struct target *t, const struct dead_letter
     if (admin_dead_delete(r->admin, l->id, &r->fault) < 0) {
         letter_tell(
             r->options, l, LEFT,
-            "published to %s, but the dead letter could not be deleted; run this again: a second copy does no "
+            "published to %s, but the dead letter could not be deleted; run this again: a second copy "
+            "does no "
             "harm",
             buf_text(&t->words));
         return -1;
@@ -406,7 +407,7 @@ static int dry_run(struct redrive *r, struct target *t, const struct dead_letter
     if (obey_row(r, l, answer) == 0)
         tell_redriven(r, t, l,
                       answer == REDRIVE_OTHER
-                          ? "would be redriven (its row is in work, and stays as it is) to"
+                          ? "would be redriven (its row is being processed, and stays as it is) to"
                           : "would be redriven to");
     return 0;
 }
@@ -487,8 +488,8 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
     }
     if (is_ordered(r->config, l) && !r->options->out_of_order) {
         leave(r, l,
-              "its exchange is in outbox.ordered, and the message would stand behind its successors; "
-              "redrive it with --out-of-order if that is right");
+              "its exchange is in outbox.ordered, and the message would go behind its successors; redrive "
+              "it with --out-of-order if that is acceptable");
         return 0;
     }
     if (r->options->dry_run) {

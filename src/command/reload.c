@@ -86,8 +86,9 @@ const struct command reload_command = {
     .name = "reload",
     .does = "reload the configuration of the running sidecar",
     .about =
-        "Asks the running sidecar to stop consuming, to finish the requests in flight within their window and to restart with its current "
-        "configuration as the same process, and waits for it. An invalid configuration changes nothing: its errors are listed.",
+        "Asks the running sidecar to stop consuming, to finish the requests in flight within their window "
+        "and to restart with its current file in the same process. Waits until that is done. An invalid "
+        "configuration changes nothing: its errors are listed.",
     .after = "Exit status 0: reloaded. 1: the configuration was refused, or there is no sidecar.",
     .options = reload_options,
     .size = sizeof(struct reload_options),

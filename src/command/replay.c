@@ -91,8 +91,8 @@ static int check_queue(const struct options *o, const struct config *c, struct a
         return STATUS_DONE;
     fprintf(
         stderr,
-        "onceward replay: queue \"%s\" is that of consumer \"%s\" itself: its rows say that these messages "
-        "are completed, so each would be acked unseen. Expected a queue whose consumer is another one\n",
+        "onceward replay: queue \"%s\" belongs to consumer \"%s\" itself: its rows show these messages as "
+        "completed, so each would be acked without a request. Expected a queue of another consumer\n",
         o->to, o->consumer);
     return STATUS_USAGE;
 }
@@ -104,8 +104,8 @@ static int check_order(const struct options *o, const struct config *c)
         if (strcmp(c->queues[i].queue, o->to) == 0 && c->queues[i].order.key.n && !o->out_of_order) {
             fprintf(
                 stderr,
-                "onceward replay: queue \"%s\" is ordered, and the messages would stand behind those that it "
-                "has; replay with --out-of-order if that is right\n",
+                "onceward replay: queue \"%s\" is ordered, and the messages would go behind those that it "
+                "has; replay with --out-of-order if that is acceptable\n",
                 o->to);
             return STATUS_USAGE;
         }
@@ -266,7 +266,7 @@ static void tell_end(const struct replay *r, int answer)
         buf_reset(&out);
         if (r->position.n > (int64_t)r->n_saved)
             printf(", %" PRId64 " in all", r->position.n);
-        printf("%s", answer ? "; ended early: run this again, and it goes on\n" : ".\n");
+        printf("%s", answer ? "; ended early: run this again to continue\n" : ".\n");
     }
     if (o->json)
         fputs(buf_text(&out), stdout);
@@ -347,7 +347,7 @@ static int check(const struct options *o)
         return command_wrong("replay", "--name: expected 1 to 255 bytes of text");
     for (size_t i = 0; i < o->ids.n; i++)
         if (!*o->ids.items[i] || !slice_is_text(slice_of(o->ids.items[i])))
-            return command_wrong("replay", "--id: expected message ids, which are not empty");
+            return command_wrong("replay", "--id: expected message ids that are not empty");
     return STATUS_DONE;
 }
 
@@ -376,11 +376,13 @@ static const struct command_option replay_options[] = {
     {"rate", "N/s", "at most N per second", OPTION(RATE, interval_us)},
     {"dry-run", NULL, "print how many messages it would publish", OPTION(FLAG, dry_run)},
     {"name", "N",
-     "the name of its position in the database. A named replay keeps its position at the end: run again, it publishes the messages that have "
-     "arrived since. Without a name, an interrupted replay continues when it is run with the same options, and a finished one starts at the "
+     "the name of its position in the database. A named replay keeps its position at the end: run again, "
+     "it publishes the messages that have "
+     "arrived since. Without a name, an interrupted replay continues when it is run with the same "
+     "options, and a finished one starts at the "
      "beginning",
      OPTION(TEXT, name)},
-    {"out-of-order", NULL, "also to an ordered queue, where the messages stand behind those that it has",
+    {"out-of-order", NULL, "also to an ordered queue, where the messages go behind those that it has",
      OPTION(FLAG, out_of_order)},
     JSON_OPTION("one JSON object at the end"),
     {0},
@@ -389,10 +391,11 @@ static const struct command_option replay_options[] = {
 const struct command replay_command = {
     .name = "replay",
     .does = "publish stored messages again, for another consumer",
-    .about =
-        "Publishes the stored messages of a consumer (`store.retention`) again, unchanged and in the order of their first claims, to a queue "
-        "with another consumer: for example to rebuild a projection. The broker confirms each one. An interrupted replay continues where it "
-        "stopped when you run it again.",
+    .about = "Publishes the stored messages of a consumer (`store.retention`) again, unchanged and in the "
+             "order of their first claims, to a queue "
+             "with another consumer: for example to rebuild a projection. The broker confirms each one. An "
+             "interrupted replay continues where it "
+             "stopped when you run it again.",
     .options = replay_options,
     .size = sizeof(struct options),
     .run = replay_run,

@@ -81,7 +81,8 @@ static int hold_owner(struct running *r, struct fault *f)
         if ((answer = state_file_owner(r->path, &r->pid, f)) <= 0)
             return answer ? answer : judge_last(r, f);
         if (!r->pid)
-            return fault_set(f, "the sidecar of %s runs in another container: ask it from there", r->path);
+            return fault_set(f, "the sidecar of %s runs in another container: run this command there",
+                             r->path);
         if (r->fd >= 0)
             close(r->fd);
         r->fd = pidfd_open((pid_t)r->pid, 0);

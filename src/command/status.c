@@ -43,7 +43,8 @@ static int status_run(void *options)
 static const struct command_option status_options[] = {
     CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"id", "ID",
-     "show everything that is kept of one message id instead: its row, its entry in the compact history and its dead "
+     "show everything that is stored about one message id instead: its row, its entry in the compact "
+     "history and its dead "
      "letters, for each consumer",
      OPTION(TEXT, id)},
     JSON_OPTION("one JSON object"),
@@ -52,15 +53,21 @@ static const struct command_option status_options[] = {
 
 const struct command status_command = {
     .name = "status",
-    .does = "show replicas, counts, dead letters and the oldest unfinished messages, or one message id",
+    .does = "show replicas, counts, dead letters and the oldest unfinished messages, or one message",
     .about =
-        "Shows the live replicas with the state of each queue, at most five seconds old; the pauses and give-ups of operators; "
-        "the number of rows per consumer and state; the ten oldest unfinished messages (state, attempt, next attempt, claim "
-        "owner, last error, holder of the row's lock); the number of ids in the compact history; and the dead letters by "
+        "Shows the live replicas with the state of each queue, at most five seconds old; the pauses and "
+        "give-ups of operators; "
+        "the number of rows per consumer and state; the ten oldest unfinished messages (state, attempt, "
+        "next attempt, claim "
+        "owner, last error, holder of the row's lock); the number of ids in the compact history; and the "
+        "dead letters by "
         "reason. Changes nothing.\n"
-        "Of a queue, OUT: requests in flight; LIMIT: how many may be in flight now; ACCEPTED: messages answered 202, not "
-        "completed yet; BATCH: how many messages a request may have now; HELD: deliveries that have not ended.\n"
-        "Of rows, HOLDER: the claim owner, the replica whose token the row has; LETTERS: dead letters.",
+        "Columns of a queue: OUT: requests in flight; LIMIT: how many may be in flight now; ACCEPTED: "
+        "messages answered 202, not "
+        "completed yet; BATCH: how many messages a request may have now; HELD: deliveries that have not "
+        "ended.\n"
+        "Columns of rows: HOLDER: the claim owner, the replica whose token the row has; LETTERS: dead "
+        "letters.",
     .options = status_options,
     .size = sizeof(struct status_options),
     .run = status_run,

@@ -245,20 +245,23 @@ static const struct command_option try_options[] = {
     CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"queue", "NAME", "the queue of the configuration", OPTION(TEXT, queue), OPTION_REQUIRED, .letter = 'q'},
     {"effect", "SQL",
-     "a query that counts what the application wrote for one message; $1 is the message id: 'SELECT count(*) FROM charges WHERE order_id = $1'. "
+     "a query that counts what the application wrote for one message; $1 is the message id: 'SELECT "
+     "count(*) FROM charges WHERE order_id = $1'. "
      "Many findings need it",
      OPTION(TEXT, effect)},
     {"effect-database", "URL",
      "the database for --effect; default: the sidecar's own login, which may need GRANT SELECT",
      OPTION(TEXT, effect_database), OPTION_WITH},
     {"message", "FILE",
-     "a message that the application accepts, at most 1 MiB; {{id}} stands for the message id. Default: {\"id\": \"{{id}}\"}",
+     "a message that the application accepts, at most 1 MiB; {{id}} stands for the message id. Default: "
+     "{\"id\": \"{{id}}\"}",
      OPTION(FILE, message)},
     {"content-type", "TYPE", "the content type of the message; default: application/json",
      OPTION(TEXT, content_type)},
     {"strict", NULL, "exit with status 1 for advice as well", OPTION(FLAG, strict)},
     {"discard-published", NULL,
-     "delete the messages that the application published during the run, if no relay has sent them; with completion response: all messages "
+     "delete the messages that the application published during the run, if no relay has sent them; with "
+     "completion response: all messages "
      "published during the run",
      OPTION(FLAG, discard_published)},
     JSON_OPTION("one JSON object"),
@@ -269,14 +272,16 @@ static const struct command_option try_options[] = {
 
 const struct command try_command = {
     .name = "try",
-    .does = "prove that an application keeps its side of the contract",
+    .does = "test whether an application keeps its side of the contract",
     .about =
-        "Sends test messages to the application of a queue, as the sidecar would, and reports whether the application fulfils the contract. It "
-        "needs no broker and runs beside sidecars. Writes of the application stay, so use a test database. Takes up to half a minute.",
+        "Sends test messages to the application of a queue, as the sidecar would, and reports whether the "
+        "application fulfils the contract. It "
+        "needs no broker and runs beside sidecars. Writes of the application stay, so use a test "
+        "database. A run takes about five seconds, with a slow application up to half a minute.",
     .more = try_tell_cases,
-    .after =
-        "Exit status 1: a promise would break. Advice alone is 0, or 1 with --strict. The rows of the test messages are deleted, also after an "
-        "interruption.",
+    .after = "Exit status 1: a promise would break. Advice alone is 0, or 1 with --strict. The rows of the "
+             "test messages are deleted, also after an "
+             "interruption.",
     .options = try_options,
     .size = sizeof(struct try_options),
     .run = try_command_run,

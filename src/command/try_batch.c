@@ -406,7 +406,7 @@ int try_commit(struct try_run *t)
     bool can_see = t->effects && effects_by_id(t->effects);
 
     if (!can_see && !t->q->transaction) {
-        try_skip(t, TRY_COMMIT, "without an --effect by message id nobody sees when it commits");
+        try_skip(t, TRY_COMMIT, "without an --effect by message id the time of the commit is unknown");
         return 0;
     }
     if (t->q->transaction && watch_locked(t))

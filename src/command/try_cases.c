@@ -61,7 +61,7 @@ int try_duplicate(struct try_run *t)
         shot_effect(t, first, &effect))
         return -1;
     if (effect < 0)
-        try_skip(t, TRY_DUPLICATE, "without --effect nobody sees a second effect");
+        try_skip(t, TRY_DUPLICATE, "without --effect a second effect stays undetected");
     else if (effect > t->effect_of_one)
         try_found(t, t->q->transaction ? TRY_FOUND_REPEATED : TRY_FOUND_NOT_IDEMPOTENT,
                   "The second request %s; --effect counts %d instead of %d.",

@@ -330,7 +330,7 @@ int try_early(struct try_run *t)
     int64_t until_ms;
 
     if (!t->effects && !t->q->transaction) {
-        try_skip(t, TRY_EARLY, "without --effect nobody sees when it commits");
+        try_skip(t, TRY_EARLY, "without --effect the time of the commit is unknown");
         return 0;
     }
     until_ms = clock_ms() + WATCH_MS;
@@ -338,7 +338,7 @@ int try_early(struct try_run *t)
         return -1;
     if (!t->effects)
         try_skip(t, TRY_EARLY,
-                 "only in part: without --effect nobody sees whether the work is in the transaction");
+                 "in part: without --effect it is unknown whether the work is in the transaction");
     for (int i = 0; i < N_WATCHED && !early_is_clear(t) && (i == 0 || clock_ms() < until_ms); i++) {
         struct shot *s;
 

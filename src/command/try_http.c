@@ -77,7 +77,7 @@ static int many_judge(struct try_run *t, const struct many *m)
             n_differ += effect != (completed ? t->effect_of_one : 0);
     }
     if (n_completed < m->n)
-        try_found(t, TRY_FOUND_SOME_REFUSED, "%d of %d were completed; of the others one: %s.", n_completed,
+        try_found(t, TRY_FOUND_SOME_REFUSED, "%d of %d were completed. One of the others: %s.", n_completed,
                   m->n, words);
     if (n_differ)
         try_found(t, TRY_FOUND_EFFECTS_DIFFER,
@@ -123,7 +123,7 @@ static int try_beside_slow(struct try_run *t)
     int fd = connect_plainly(t), answer = -1;
 
     if (fd < 0 || send(fd, half, sizeof half - 1, MSG_NOSIGNAL) < 0) {
-        try_skip(t, TRY_MANY, "only in part: whether it is one at a time is seen over plain TCP only");
+        try_skip(t, TRY_MANY, "in part: only plain TCP shows whether it works on one request at a time");
         answer = 0;
     } else if (try_pause(t, SLOW_MS / 10) == 0 && shot_new(t, &fresh, &s) == 0) {
         shot_send(t, s, &fresh, MANY_MS);
@@ -141,9 +141,9 @@ static int try_beside_slow(struct try_run *t)
 static int many_judge_pace(struct try_run *t, const struct many *m)
 {
     if (m->met && m->at_once == 1)
-        try_found(t, TRY_FOUND_ONE_AT_A_TIME, "1 of %d was at work at a time.", m->n);
+        try_found(t, TRY_FOUND_ONE_AT_A_TIME, "It worked on 1 of %d requests at a time.", m->n);
     else if (m->met && m->at_once < m->n)
-        try_found(t, TRY_FOUND_FEW_AT_ONCE, "%d of %d were at work at once.", m->at_once, m->n);
+        try_found(t, TRY_FOUND_FEW_AT_ONCE, "It worked on %d of %d requests at once.", m->at_once, m->n);
     if (m->met)
         return 0;
     try_note(t, TRY_MANY, "%d took %d ms, one takes %d ms", m->n, (int)(m->took_us / 1000),

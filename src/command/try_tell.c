@@ -212,7 +212,7 @@ void try_tell(const struct try_run *t, FILE *out)
     int breaks, advice, skipped;
 
     if (t->is_unreachable) {
-        fprintf(out, "Nobody answers at %s: is the application started? (", t->q->forward.url);
+        fprintf(out, "Nothing answers at %s: is the application running? (", t->q->forward.url);
         print_safe(out, t->details[TRY_FOUND_NOT_DONE], ")");
         return;
     }

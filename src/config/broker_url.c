@@ -42,7 +42,8 @@ static void refuse_beside_url(const struct reading *root, const char *path)
 {
     if (reading_is_set(root, path))
         cross_report(root, false, path, NULL,
-                     "given beside broker.url; expected it in the URL, or broker.host in place of that");
+                     "given together with broker.url; expected it in the URL, or broker.host instead of "
+                     "the URL");
 }
 
 void broker_url_settle(const struct reading *root)
@@ -56,7 +57,7 @@ void broker_url_settle(const struct reading *root)
                      "missing; expected a URL that starts with amqp:// or amqps://, or broker.host");
     if (has_url && has_host)
         cross_report(root, false, "broker.host", "broker.url",
-                     "given beside broker.url; expected only one of the two");
+                     "given together with broker.url; expected only one of the two");
     if (has_url && !has_host) {
         refuse_beside_url(root, "broker.port");
         refuse_beside_url(root, "broker.vhost");

@@ -95,7 +95,7 @@ static void check_delivery_limit(const struct reading *r, const char *key, int l
         return;
     cross_report(
         r, true, key, NULL,
-        "with a limit of %d the broker drops messages after as many crashes as no sidecar can prevent; "
+        "with a limit of %d the broker drops messages after so few crashes that no sidecar can prevent it; "
         "expected at least %d (x-delivery-limit of the queue, or its policy)",
         limit, CONFIG_DELIVERY_LIMIT_MIN);
     report_fails_check(r->report);
@@ -256,7 +256,8 @@ static void check_amounts(const struct reading *r, const struct config_queue *q)
     else if ((size_t)q->prefetch * q->n_partitions < (size_t)q->forward.concurrency)
         cross_report(
             r, false, "prefetch", "forward.concurrency",
-            "prefetch (%d) of %zu partitions is below forward.concurrency (%d); expected at least as much in all",
+            "prefetch (%d) of %zu partitions is below forward.concurrency (%d); expected at least as much "
+            "in all",
             q->prefetch, q->n_partitions, q->forward.concurrency);
     check_delivery_limit(r, "delivery_limit", q->delivery_limit);
     if (q->store_response_bytes > q->forward.max_response_bytes)
@@ -310,12 +311,12 @@ static void check_batch(const struct reading *r, const struct config_queue *q)
     size_t results = config_batch_results(q);
 
     if (results && w->max_response_bytes < BATCH_ANSWER_BYTES + results)
-        cross_report(
-            r, false, "forward.max_response", "store_response",
-            "forward.max_response (%s) cuts an answer with the results of %d messages, each of store_response (%s); "
-            "expected at least %s",
-            show_bytes(w->max_response_bytes).text, w->batch.max_messages,
-            show_bytes(q->store_response_bytes).text, show_bytes(BATCH_ANSWER_BYTES + results).text);
+        cross_report(r, false, "forward.max_response", "store_response",
+                     "forward.max_response (%s) cuts an answer with the results of %d messages, each of "
+                     "store_response (%s); "
+                     "expected at least %s",
+                     show_bytes(w->max_response_bytes).text, w->batch.max_messages,
+                     show_bytes(q->store_response_bytes).text, show_bytes(BATCH_ANSWER_BYTES + results).text);
     else if (w->max_response_bytes < (size_t)w->batch.max_messages * 64)
         cross_report(
             r, false, "forward.max_response", "forward.batch.max_messages",
@@ -334,7 +335,7 @@ static void check_order(const struct reading *r, const struct config *c, const s
          "with another one would return messages to other places"},
         {"max_parked", "has no effect on an ordered queue, where the prefetch bounds all that is held"},
         {"revive",
-         "has no effect on an ordered queue: a message that was moved back stands behind its successors"},
+         "has no effect on an ordered queue: a message that was moved back goes behind its successors"},
     };
     size_t most = q->max_bytes / (size_t)q->prefetch / q->n_partitions;
 
@@ -356,20 +357,22 @@ static void check_order(const struct reading *r, const struct config *c, const s
     if (q->max_message_bytes > most && q->pattern)
         cross_report(
             r, false, "max_message", "max_bytes",
-            "max_message (%s) times prefetch (%d) times %zu partitions is above max_bytes (%s): an ordered "
-            "queue gives nothing back to the broker; expected max_message of at most %s, or a larger max_bytes",
+            "max_message (%s) times prefetch (%d) times %zu partitions is above max_bytes (%s): an "
+            "ordered queue returns nothing to the broker; expected max_message of at most %s, or a larger "
+            "max_bytes",
             show_bytes(q->max_message_bytes).text, q->prefetch, q->n_partitions,
             show_bytes(q->max_bytes).text, show_bytes(most).text);
     else if (q->max_message_bytes > most)
         cross_report(r, false, "max_message", "max_bytes",
-                     "max_message (%s) times prefetch (%d) is above max_bytes (%s): an ordered queue gives "
-                     "nothing back to the broker; expected max_message of at most %s, or a larger max_bytes",
+                     "max_message (%s) times prefetch (%d) is above max_bytes (%s): an ordered queue "
+                     "returns nothing to the broker; expected max_message of at most %s, or a larger "
+                     "max_bytes",
                      show_bytes(q->max_message_bytes).text, q->prefetch, show_bytes(q->max_bytes).text,
                      show_bytes(most).text);
     if (limit > 0 && limit < CONFIG_ORDERED_LIMIT_MIN)
         cross_report(r, false, "delivery_limit", "order.key",
-                     "with a limit of %d the broker drops all messages that an ordered queue holds after as "
-                     "many restarts; expected 0 (no limit) or at least %d",
+                     "with a limit of %d after that many restarts the broker drops all messages that an "
+                     "ordered queue holds; expected 0 (no limit) or at least %d",
                      limit, CONFIG_ORDERED_LIMIT_MIN);
     else if (limit > 0 && q->order.holds_dead)
         cross_report(r, false, "order.on_dead", "delivery_limit",

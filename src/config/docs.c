@@ -417,17 +417,17 @@ void config_keys_schema(struct buf *out)
 
     json_object_set_new(
         properties, "$schema",
-        json_pack("{s:s, s:s}", "type", "string", "description", "Where this schema lies; for editors."));
+        json_pack("{s:s, s:s}", "type", "string", "description", "Location of this schema; for editors."));
     for (size_t i = 0; i < n_keys; i++)
         add_key(keys[i].scope == SCOPE_ROOT ? root : queue, &keys[i]);
     json_object_set_new(properties, "defaults",
                         json_pack("{s:s, s:s}", "description",
-                                  "Keys for every queue, where the queue's own entry does not give them.",
-                                  "$ref", "#/$defs/queue"));
+                                  "Keys of all queues, unless the queue's own entry sets them.", "$ref",
+                                  "#/$defs/queue"));
     json_object_set_new(properties, "queues",
                         json_pack("{s:s, s:s, s:i, s:{s:i, s:i}, s:{s:s}}", "description",
-                                  "The queues to consume, by the names that stand in the log: at least one "
-                                  "without `outbox`.",
+                                  "The queues to consume, by their names in the log: at least one, unless "
+                                  "there is an `outbox`.",
                                   "type", "object", "maxProperties", 256, "propertyNames", "minLength", 1,
                                   "maxLength", 255, "additionalProperties", "$ref", "#/$defs/queue"));
     json_object_set_new(root, "required", json_pack("[s, s]", "broker", "database"));

@@ -96,13 +96,13 @@ void exposed_check_root(const struct reading *root, bool database_is_open)
 
     if (url && starts_with(url, "amqp:") && !url_is_local(url))
         cross_report(root, true, reading_is_set(root, "broker.host") ? "broker.host" : "broker.url", NULL,
-                     "has no TLS, and the broker is on another machine: anyone on the way can read user, "
-                     "password and messages, and change them; amqps:// encrypts");
+                     "has no TLS, and the broker is on another machine: anyone on the network path can "
+                     "read and change user, password and messages; amqps:// encrypts");
     if (database_is_open)
         cross_report(
             root, true, "database.url", NULL,
-            "says nothing of sslmode, and the database is on another machine: libpq then uses TLS where "
-            "the server offers it, and checks no certificate; sslmode=verify-full with sslrootcert does");
+            "has no sslmode, and the database is on another machine: libpq then uses TLS if the server "
+            "offers it, and checks no certificate; sslmode=verify-full with sslrootcert does");
 }
 
 void exposed_check_queue(const struct queue_reading *q)
@@ -116,7 +116,8 @@ void exposed_check_queue(const struct queue_reading *q)
     if (blamed && w->url && !w->unix_socket && starts_with(w->url, "http:") && !url_is_local(w->url))
         cross_report(
             &q->reading, true, blamed, "forward.url",
-            "is sent without TLS to another machine: anyone on the way can read it; https:// encrypts");
+            "is sent without TLS to another machine: anyone on the network path can read it; https:// "
+            "encrypts");
 }
 
 /* --- the file --- */
@@ -128,12 +129,12 @@ void exposed_check_file(struct config_report *report, const char *path, bool hol
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return;
     if (st.st_mode & S_IWOTH)
-        report_warning(report, "", "%.200s may be written by every user of this machine (mode %04o)", path,
+        report_warning(report, "", "%.200s can be written by every user of this machine (mode %04o)", path,
                        (unsigned)st.st_mode & 07777);
     else if (holds_secrets && (st.st_mode & S_IROTH))
         report_warning(
             report, "",
-            "%.200s holds passwords and may be read by every user of this machine (mode %04o): give them "
+            "%.200s holds passwords and can be read by every user of this machine (mode %04o): give them "
             "by K_file, such as password_file, or change the mode",
             path, (unsigned)st.st_mode & 07777);
 }

@@ -51,7 +51,7 @@ static const char *syntax_text(const json_error_t *e)
         {"'[' or '{' expected", "expected { at the start"},
         {"unexpected token", "expected a value (JSON has no comma before a closing bracket)"},
         {"unexpected newline",
-         "a string goes over the end of its line; expected its closing quote (a line end is written \\n)"},
+         "a string without an end on its line; expected its closing quote (a line end is written \\n)"},
         {"control character", "a control character in a string; expected an escape such as \\t"},
         {"invalid escape",
          "an escape that JSON does not have; expected one of \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX"},

@@ -290,9 +290,9 @@ static void read_success(const struct batch_reply *a, const struct batch_rules *
         ret->why = a->echo < 0 ? "its answer has no field Onceward-Batch"
                                : "its answer has another count in Onceward-Batch than the request";
     else if (a->is_cut)
-        ret->why = "its answer is not whole: it is larger than forward.max_response, or broke off";
+        ret->why = "its answer is incomplete: it is larger than forward.max_response, or broke off";
     else if (!read_body(&r, a->body))
-        ret->why = "its answer is no JSON, or no list of failures";
+        ret->why = "its answer is not JSON, or has no list of failures";
     else if (r.unknown && !rules->outcome.transaction)
         ret->why = "its answer names a failure that matches no message of the request";
     buf_deinit(&r.text);

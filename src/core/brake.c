@@ -149,6 +149,6 @@ void brake_tell(const struct brake *b, char *ret, size_t size)
     for (size_t i = 1; i < BRAKE_TEXTS; i++)
         if (b->texts[i].n > most->n)
             most = &b->texts[i];
-    snprintf(ret, size, "%d different %s in a row failed; commonest, %d times: %s", b->n,
+    snprintf(ret, size, "%d different %s in a row failed; most often, %d times: %s", b->n,
              b->requests ? "requests or messages" : "messages", most->n, most->text);
 }

@@ -66,7 +66,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
         return step_want(OP_FORWARD);
     } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
                (q->application->place.credit_ms > 0 || d->claim.crashes >= N_ALONE_CRASHES)) {
-        error_text_set(d, "it was with the application when that crashed: it goes alone", NULL);
+        error_text_set(d, "the application crashed while it was in flight: it is sent alone", NULL);
         return life_release(d, 0, row_as_it_is());
     } else {
         return step_want(OP_FORWARD);

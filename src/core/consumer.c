@@ -83,12 +83,12 @@ static const char *stuck_reason(const struct consumer *c)
 {
     switch (c->state) {
     case CONSUMER_STARTING:
-        return "the broker does not answer that it is asked to deliver";
+        return "the broker does not answer the subscription";
     case CONSUMER_STOPPING:
-        return "the broker does not answer that it is asked to stop delivering";
+        return "the broker does not answer the cancel";
     case CONSUMER_ACTIVE:
         if (c->former)
-            return "the broker does not answer that it is asked to stop delivering";
+            return "the broker does not answer the cancel";
         return c->watch.depth > 0 && c->n_used < (size_t)c->prefetch
                    ? "nothing was delivered, though the queue is not empty"
                    : NULL;

@@ -292,7 +292,7 @@ static struct step life_without_channel(const struct queue *q, struct delivery *
         return step_with(step_end(), s.effects);
     if (!idle)
         return s;
-    error_text_set(d, "given back before it was sent", NULL);
+    error_text_set(d, "released before it was sent", NULL);
     return step_with(life_release_to_requeue(d, 0), s.effects);
 }
 
@@ -810,7 +810,7 @@ struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delive
     life_limit_words(q, d, &text);
     if (elsewhere)
         buf_add_text(&text,
-                     "; its row is at work elsewhere: see whether it was completed before it is redriven");
+                     "; its row is claimed elsewhere: check whether it was completed before you redrive it");
     error_text_set(d, buf_text(&text), NULL);
     buf_deinit(&text);
     delivery_drop_token(d); /* its window ends by itself */
@@ -847,7 +847,7 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
     }
     if (!delivery_has_token(d))
         return life_requeue(q, d);
-    error_text_set(d, "given back before it was sent", NULL);
+    error_text_set(d, "released before it was sent", NULL);
     return life_release_to_requeue(d, 0);
 }
 
@@ -1180,7 +1180,7 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
         return row_locked(now_ms, d);
     case ROW_INVALID:
         row_refused(q, now_ms, d, r);
-        error_text_set(d, "given back, with a text that the database refuses", NULL);
+        error_text_set(d, "released, with an error text that the database refuses", NULL);
         return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
     default: /* the row belongs to another claim, so there is nothing to release */
         if (delivery_release(d)->then_requeue && returns_alone(q)) {

@@ -124,8 +124,7 @@ void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8
     keys_join(&q->order.keys, key, &d->place);
     watch_partitions(q, now_ms, d, key);
     if (find_former(d))
-        order_stop(q, now_ms,
-                   "the broker has delivered messages again that it had taken back without a notice");
+        order_stop(q, now_ms, "the broker has redelivered messages that it had taken back without notice");
 }
 
 /* --- ends --- */
@@ -238,7 +237,7 @@ void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscript
     else if (p->step == STEP_REPORTED)
         p->step = there ? STEP_THERE : STEP_REPORTED;
     else if (here) {
-        static const char why[] = "this replica and another one have received messages in turns";
+        static const char why[] = "this replica and another one have alternately received messages";
 
         note_text(notes_tell(q, EVENT_NOT_EXCLUSIVE, NULL), "%s", why);
         pause_begin(q, now_ms, PAUSE_NOT_EXCLUSIVE, why);

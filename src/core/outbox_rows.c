@@ -620,8 +620,8 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     o->error = o->nacked;
     snprintf(
         o->nacked, sizeof(o->nacked),
-        "the broker refuses (nack) what goes to exchange '%.*s' with routing key '%.*s': a queue that is "
-        "full and rejects, or has no leader; it is sent again until it is taken, and those behind it wait",
+        "the broker refuses (nack) messages to exchange '%.*s' with routing key '%.*s': a queue is full "
+        "and rejects, or has no leader; they are sent again until it accepts them, and later messages wait",
         shown(row->exchange), row->exchange.data, shown(row->routing_key), row->routing_key.data);
     if (l->told_nack_ms && now_ms - l->told_nack_ms < TOLD_AGAIN_MS)
         return;

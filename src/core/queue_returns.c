@@ -220,7 +220,9 @@ static void return_crowded(struct queue *q, int64_t now_ms)
         for (size_t i = 0; i < n - most; i++)
             return_delivery(q, now_ms, late[i]);
         q->flow.crowded_ms = now_ms;
-        tell_returned(q, (int64_t)(n - most), "not due for long, and they would keep others from coming");
+        tell_returned(q, (int64_t)(n - most),
+                      "not due for a long time, and they would keep others from "
+                      "arriving");
     }
     free(late);
 }

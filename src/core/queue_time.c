@@ -96,10 +96,11 @@ static void update_parked(struct queue *q, int64_t now_ms)
         commonest = line->errors.items[0];
     if (q->share->brake.on)
         note_text(line,
-                  "%zu parked while everything fails: `onceward give-up --consumer C --held` lets them die",
+                  "%zu parked while everything fails: `onceward give-up --consumer C --held` makes dead "
+                  "letters of them",
                   n);
     else
-        note_text(line, "%zu parked; commonest: %s", n, commonest);
+        note_text(line, "%zu parked; most frequent: %s", n, commonest);
     pause_begin(q, now_ms, PAUSE_PARKED_FULL, line->text);
 }
 
@@ -137,7 +138,7 @@ static void update_pauses(struct queue *q, int64_t now_ms)
 
     pause_follows(q, now_ms, PAUSE_APPLICATION,
                   a->gone || a->probe.failing || is_slow(&a->limiter, now_ms, wants),
-                  "the application is not reached");
+                  "the application cannot be reached");
     pause_follows(q, now_ms, PAUSE_OVERLOADED, is_slow(&q->share->limiter, now_ms, wants),
                   "no answer within the window");
     pause_follows(q, now_ms, PAUSE_DATABASE,

@@ -51,8 +51,8 @@ void returns_limit_words(const struct returns *r, struct buf *ret)
     if (returns_limit_is_assumed(r))
         buf_printf(
             ret,
-            "RabbitMQ's own delivery limit of %d is assumed; set queues.<name>.delivery_limit where it "
-            "is another (0: none)",
+            "RabbitMQ's own delivery limit of %d is assumed; set queues.<name>.delivery_limit if it is "
+            "different (0: none)",
             limit);
     else if (limit == LIMIT_UNKNOWN)
         buf_printf(ret, "its delivery limit is not known (%s); set queues.<name>.delivery_limit (0: none)",

@@ -215,7 +215,7 @@ static void reason_write(const struct exchange *x, char *out, size_t size)
         break;
     case ENDING_RECEIVE:
         if (x->certificate)
-            snprintf(out, size, "%.60s does not accept the certificate of this side: %.*s", name,
+            snprintf(out, size, "%.60s does not accept the client certificate: %.*s", name,
                      (int)alert_of(x->error).len, alert_of(x->error).data);
         else if (x->reset)
             snprintf(out, size, "connection reset by %s before the whole answer", name);

@@ -460,7 +460,7 @@ static void explain(struct application *a, const struct exchange *x, const struc
     else if (x->certificate && said->kind == ANSWER_UNREACHABLE)
         snprintf(a->refusal, sizeof(a->refusal), "%.*s", (int)sizeof(a->refusal) - 1, words->brief);
     else if (a->refusal[0] && x->ending == ENDING_SEND && said->kind == ANSWER_UNREACHABLE) {
-        snprintf(words->error, sizeof(words->error), "connection broke; before, %s", a->refusal);
+        snprintf(words->error, sizeof(words->error), "connection broke; before that, %s", a->refusal);
         snprintf(words->brief, sizeof(words->brief), "%.*s", (int)sizeof(words->brief) - 1, words->error);
     }
 }

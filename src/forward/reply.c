@@ -99,12 +99,12 @@ static void length_field(struct reply *r, struct slice list)
         uint64_t n = 0;
 
         if (!one.len || one.len > 18) {
-            bad(r, "a Content-Length that is no number");
+            bad(r, "a Content-Length that is not a number");
             return;
         }
         for (size_t i = 0; i < one.len; i++) {
             if (!is_digit(one.data[i])) {
-                bad(r, "a Content-Length that is no number");
+                bad(r, "a Content-Length that is not a number");
                 return;
             }
             n = n * 10 + (uint64_t)(one.data[i] - '0');
@@ -117,7 +117,7 @@ static void length_field(struct reply *r, struct slice list)
         r->has_length = any = true;
     }
     if (!any)
-        bad(r, "a Content-Length that is no number");
+        bad(r, "a Content-Length that is not a number");
 }
 
 static void coding_field(struct reply *r, struct slice list)

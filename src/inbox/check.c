@@ -117,7 +117,7 @@ static int check_owner(const struct check *k, struct fault *f)
                      &r, f))
         return -1;
     if (PQntuples(r))
-        say(k, true, "schema onceward and all in it belong to %s, and nobody else may add to it",
+        say(k, true, "schema onceward and all in it belong to %s, and no other role may add to it",
             field_text(r, 0, 0));
     PQclear(r);
     return 0;
@@ -193,7 +193,7 @@ static void say_former(const struct check *k, const struct config_queue *q, cons
     struct fault f = {0};
 
     if (q->takes_over && strcmp(q->takes_over, former) == 0) {
-        say(k, true, "queue %s goes on under the consumer name %s, which takes_over names", queue, former);
+        say(k, true, "queue %s continues under the consumer name %s, which takes_over names", queue, former);
         return;
     }
     registration_refuse_taken(
@@ -205,11 +205,11 @@ static void say_former(const struct check *k, const struct config_queue *q, cons
 /* takes_over confirms another order.key than the recorded one: the new replica waits for those that run. */
 static void say_running(const struct check *k, const struct config_queue *q)
 {
-    note(
-        k, FINDING_WARNING,
-        "queues.%s: takes_over confirms another order.key, and a replica still runs with the recorded one: this "
-        "one is refused until all of those have drained, or have been silent for 15 seconds",
-        q->name);
+    note(k, FINDING_WARNING,
+         "queues.%s: takes_over confirms another order.key, and a replica still runs with the recorded "
+         "one: this "
+         "one is refused until all of those have drained, or have been silent for 15 seconds",
+         q->name);
 }
 
 static void say_registration(const struct check *k, const struct config_queue *q, const char *vhost,

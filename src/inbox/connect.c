@@ -82,7 +82,7 @@ static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
         struct slice name = words ? unknown_name(url, words) : (struct slice){0};
 
         if (name.len)
-            fault_set(f, "the parameter \"%.*s\" is none that libpq knows", (int)name.len, name.data);
+            fault_set(f, "libpq does not know the parameter \"%.*s\"", (int)name.len, name.data);
         else
             fault_set(
                 f, "not a PostgreSQL URI or connection string that libpq reads, or it has a parameter that "
@@ -506,11 +506,10 @@ int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f
     bool good = strcmp(isolation, "read committed") == 0;
 
     if (!good)
-        fault_set(
-            f,
-            "transactions of this role are \"%s\" by default, and the pooler does not let that be changed: "
-            "ALTER ROLE %s SET default_transaction_isolation = 'read committed'",
-            isolation, PQuser(conn));
+        fault_set(f,
+                  "transactions of this role are \"%s\" by default, and the pooler does not allow a change: "
+                  "ALTER ROLE %s SET default_transaction_isolation = 'read committed'",
+                  isolation, PQuser(conn));
     PQclear(result);
     return good ? 0 : 1;
 }

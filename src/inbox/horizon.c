@@ -52,8 +52,8 @@ static int wait_for(struct admin *a, const char *all, const char *holders, struc
         if (clock_ms() > until_ms)
             return fault_set(
                 f,
-                "a transaction that claims, dead-letters or stores messages has been open for %d s, and is "
-                "not passed by: see pg_stat_activity, and run this again",
+                "a transaction that claims, dead-letters or stores messages has been open for %d s, and "
+                "cannot be skipped: see pg_stat_activity, and run this again",
                 HORIZON_MS / 1000);
         nanosleep(&(struct timespec){.tv_nsec = LOOK_MS * 1000000L}, NULL);
     }

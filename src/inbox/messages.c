@@ -265,8 +265,7 @@ int admin_replay_begin(struct admin *a, const char *name, const char *what, stru
         return -1;
     if (!PQntuples(r)) {
         PQclear(r);
-        return fault_set(f, "the replay \"%s\" was ended by somebody else in this moment: run this again",
-                         name);
+        return fault_set(f, "the replay \"%s\" was ended by another process just now: run this again", name);
     }
     bool same = strcmp(field_text(r, 0, 0), what) == 0;
 

@@ -382,7 +382,7 @@ static bool result_take(struct inbox *i, PGresult *result)
         return i->lost;
     default:
         PQclear(result);
-        pipeline_lose(i, "", "the answers are out of step");
+        pipeline_lose(i, "", "the answers do not match the calls");
         return true;
     }
 }
@@ -400,7 +400,8 @@ static bool results_take(struct inbox *i)
             if (result_take(i, result))
                 return true;
         } else if (PQstatus(i->conn) != CONNECTION_OK || ++n_nulls > 1) {
-            pipeline_lose(i, "", n_nulls > 1 ? "the answers are out of step" : PQerrorMessage(i->conn));
+            pipeline_lose(i, "",
+                          n_nulls > 1 ? "the answers do not match the calls" : PQerrorMessage(i->conn));
             return true;
         }
     }

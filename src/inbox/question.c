@@ -47,7 +47,7 @@ static const char *const texts[N_QUESTIONS] = {
                               "FROM onceward.sidecar_outbox_gauge()",
 };
 
-static const char odd_answer[] = "the database answered something else than was asked";
+static const char odd_answer[] = "the database's answer does not fit the question";
 
 const char *question_sql(enum question q)
 {

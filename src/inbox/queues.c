@@ -224,7 +224,7 @@ int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
     }
     for (int row = 0; row < PQntuples(result); row++)
         if (queue_of(q, result, row) < 0 && !row_is_changes(result, row))
-            return fault_set(f, "the database answered something else than was asked");
+            return fault_set(f, "the database's answer does not fit the question");
     for (size_t i = 0; i < q->n; i++) {
         q->registrations[i] = INBOX_REGISTERED;
         mem_clear(&q->refusals[i]);

@@ -28,7 +28,8 @@ void registration_refuse(const struct registration *r, struct fault *f)
     add_quoted(&text, " at broker ", moved ? r->broker : NULL);
     buf_printf(
         &text,
-        ": set takes_over to \"%s\" if this queue has replaced that one, or that one was a mistake; else give this "
+        ": set takes_over to \"%s\" if this queue has replaced that one, or that one was a mistake; else "
+        "give this "
         "queue a consumer name of its own",
         r->other_queue);
     fault_set(f, "%s", buf_text(&text));
@@ -40,8 +41,8 @@ void registration_refuse_taken(const struct registration *r, struct fault *f)
     fault_set(
         f,
         "queue \"%s\" in vhost \"%s\" belongs to consumer \"%s\", not to consumer \"%s\": messages that were "
-        "completed under that name would be done again; set takes_over to \"%s\" to go on with its rows, or "
-        "remove them with `onceward forget`",
+        "completed under that name would be done again; set takes_over to \"%s\" to continue with its "
+        "rows, or remove them with `onceward forget`",
         r->queue, r->vhost ? r->vhost : "", r->former, r->consumer, r->former);
 }
 
@@ -49,9 +50,12 @@ void registration_refuse_order(const struct registration *r, struct fault *f)
 {
     fault_set(
         f,
-        "consumer \"%s\" reads \"%s\" in order, and \"%s\" would move keys to other partitions, so that later messages "
-        "of a key come before earlier ones: (1) stop publishing, (2) wait until all partitions are empty and nothing is "
-        "unacked, (3) change queues and bindings, (4) start all replicas with the new range and with takes_over "
+        "consumer \"%s\" reads \"%s\" in order, and \"%s\" would move keys to other partitions, so that "
+        "later messages "
+        "of a key come before earlier ones: (1) stop publishing, (2) wait until all partitions are empty "
+        "and nothing is "
+        "unacked, (3) change queues and bindings, (4) start all replicas with the new range and with "
+        "takes_over "
         "\"%s\", which confirms this, (5) publish again",
         r->consumer, r->other_queue, r->queue, r->other_queue);
 }
@@ -70,7 +74,8 @@ void registration_refuse_mode(const struct registration *r, const char *order_ke
     fault_set(
         f,
         "consumer \"%s\" is recorded %s: replicas of one consumer that "
-        "do not all keep the order would break it; expected the same in all replicas, or, to change it, stop all "
+        "do not all keep the order would break it; expected the same in all replicas, or, to change it, "
+        "stop all "
         "replicas and set takes_over to \"%s\", which confirms this%s",
         r->consumer, buf_text(&text), r->other_queue,
         is_running ? "; another replica still runs with the recorded setting" : "");

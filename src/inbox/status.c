@@ -78,8 +78,8 @@ static void print_unused(const struct status *s)
     }
     if (names.len)
         fprintf(s->out,
-                "No replica was seen for 10 min that uses: %s.\n"
-                "To remove what is kept of one: onceward forget --consumer C\n",
+                "No replica has used these consumers for 10 min: %s.\n"
+                "To remove the data of one: onceward forget --consumer C\n",
                 buf_text(&names));
     buf_deinit(&names);
 }
@@ -287,7 +287,7 @@ static void print_overdue(const struct status *s)
         buf_add_text(&line, " overdue, the first for ");
         text_add_age(&line, field_int(r, i, O_OLDEST_MS));
         buf_add_text(&line,
-                     ". Where no backlog explains it, their messages are in no queue any more.\n"
+                     ". If no backlog explains this, their messages are no longer in any queue.\n"
                      "To forget those that were due for a week: SELECT onceward.orphans_remove(consumer, '7 "
                      "days');");
         fprintf(s->out, "%s\n", buf_text(&line));

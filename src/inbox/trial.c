@@ -372,7 +372,7 @@ int effects_open(const struct config_database *c, const char *query, struct effe
             *ret = e;
             return 0;
         }
-        fault_wrap(f, "the query of --effect (--effect-database says whose login asks it)");
+        fault_wrap(f, "the query of --effect (--effect-database chooses its login)");
     }
     effects_close(e);
     return -1;

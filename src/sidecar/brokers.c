@@ -87,7 +87,7 @@ static void delivered(struct sidecar_queue *sq, const struct broker_event *ev)
     queue_delivered(&sq->core, s->now_ms, &a);
 }
 
-static const char *stream_text = "the queue is a stream: put a classic or a quorum queue in its place";
+static const char *stream_text = "the queue is a stream: replace it with a classic or a quorum queue";
 
 static void channel_lost(struct sidecar_queue *sq, const struct broker_event *ev)
 {

@@ -171,10 +171,10 @@ static void use_consumer(struct sidecar_queue *sq)
     if (!strcmp(q->consumer, inbox_consumer(sq->sidecar->database.inbox, q->entry)))
         return;
     q->consumer = q->takes_over;
-    snprintf(
-        text, sizeof(text),
-        "its rows stay under the consumer name \"%s\", which takes_over names: so it is called from now on",
-        q->consumer);
+    snprintf(text, sizeof(text),
+             "its rows stay under the consumer name \"%s\", which takes_over names, and which the queue uses "
+             "from now on",
+             q->consumer);
     report_reason(sq, EVENT_LIMITS, text);
 }
 
@@ -276,9 +276,9 @@ static void tell_unprepared(struct sidecar *s)
         return;
     s->database.said_unprepared = true;
     log_begin(&l, EVENT_LIMITS, NULL);
-    log_text(
-        &l, "reason",
-        "a pooler loses prepared statements: unnamed ones are used (database.prepared: off does so from the start)");
+    log_text(&l, "reason",
+             "a pooler loses prepared statements: unnamed ones are used (database.prepared: off does so from "
+             "the start)");
     log_end(&l);
 }
 

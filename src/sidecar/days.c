@@ -32,8 +32,8 @@ static void tell_stuck(struct sidecar *s, const char *partition)
     if (++s->store.n_stuck % TRIES_MAX)
         return;
     snprintf(reason, sizeof(reason),
-             "onceward.%s is past its retention, and could not be dropped in %d tries: somebody reads stored "
-             "messages in a long transaction (a dump?), see pg_stat_activity",
+             "onceward.%s is past its retention, and could not be dropped in %d tries: a long transaction "
+             "reads stored messages (a dump?), see pg_stat_activity",
              partition, s->store.n_stuck);
     report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }

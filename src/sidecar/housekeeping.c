@@ -78,9 +78,9 @@ static void rows_are_counted(struct sidecar_queue *sq, int64_t n)
     if (!has_grown(&sq->house.told_unfinished, n, MANY_ROWS))
         return;
     snprintf(reason, sizeof(reason),
-             "%" PRId64 " rows of consumer %s are failed or waiting: see `onceward status`; where their "
-             "messages are in no queue any more, "
-             "SELECT onceward.orphans_remove(consumer, '7 days') forgets them",
+             "%" PRId64 " rows of consumer %s are failed or waiting: see `onceward status`; if their "
+             "messages are no longer in any queue, SELECT onceward.orphans_remove(consumer, '7 "
+             "days') forgets them",
              n, sq->config->consumer);
     report_reason(sq, EVENT_LIMITS, reason);
 }
@@ -93,7 +93,7 @@ void housekeeping_weigh(struct sidecar *s)
         return;
     snprintf(reason, sizeof(reason),
              "the dead letters of this database take %" PRId64
-             " MiB, and nothing but a command makes them fewer: see `onceward dead list`, "
+             " MiB, and only a command reduces that: see `onceward dead list`, "
              "then `dead redrive` or `dead discard --older 30d`",
              s->database.figures.dead_letter_bytes >> 20);
     report_reason(&s->queues[0], EVENT_LIMITS, reason);

@@ -95,7 +95,7 @@ static bool check(struct sidecar *s)
     if (!good && next && faults.n == 1)
         refuse(s, faults.items[0], &(struct texts){0});
     else if (!good)
-        refuse(s, "the file is not valid: see config_error; the old configuration stays", &faults);
+        refuse(s, "the file is not valid: see config_error; the old configuration stays in use", &faults);
     if (next)
         config_free(next);
     texts_deinit(&faults);
@@ -156,7 +156,7 @@ void reload_carry_out(struct sidecar *s, char **argv)
     unsetenv(RELOADS);
     log_start(STDOUT_FILENO);
     texts_add(&faults, text);
-    refuse(s, "the program could not be restarted; the old configuration stays", &faults);
+    refuse(s, "the program could not be restarted; the old configuration stays in use", &faults);
     texts_deinit(&faults);
 }
 

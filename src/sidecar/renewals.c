@@ -28,13 +28,13 @@ enum {
 };
 
 static const char not_allowed[] =
-    "the broker refuses it to this user: grant write on the default exchange (amq.default), or set "
-    "queues.<name>.delivery_limit to 0 where the queue has no delivery limit";
+    "this user may not publish to the default exchange: grant write on amq.default, or set "
+    "queues.<name>.delivery_limit to 0 if the queue has no delivery limit";
 static const char other_id[] =
-    "its message id would be another one, since a copy has a new expiration, user_id or delivery headers: let "
-    "message_id look elsewhere, or set queues.<name>.delivery_limit to 0 where the queue has no delivery limit";
+    "its message id would change, since a copy has a new expiration, user_id or delivery headers: let "
+    "message_id look elsewhere, or set queues.<name>.delivery_limit to 0 if the queue has no delivery limit";
 static const char too_long[] = "its properties and headers are longer than a frame that the broker takes";
-static const char malformed[] = "its properties have not the form that AMQP gives them";
+static const char malformed[] = "its properties do not have the form that AMQP gives them";
 
 static void socket_ready(void *owner, uint32_t events)
 {

@@ -145,10 +145,9 @@ void report_lock_holder(struct sidecar_queue *sq, uint64_t ref, const struct inb
     log_text(&line, "state", *h->state ? h->state : NULL);
     log_int(&line, "age_ms", knows_age ? h->age_ms : sq->sidecar->now_ms - d->locked_since_ms);
     if (h->pid && !knows_age)
-        log_text(
-            &line, "reason",
-            "state and age are shown to members of pg_read_all_stats only; age_ms is how long it was seen "
-            "from here");
+        log_text(&line, "reason",
+                 "state and age are shown to members of pg_read_all_stats only; age_ms counts from its first "
+                 "sight here");
     log_end(&line);
 }
 

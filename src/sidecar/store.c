@@ -35,7 +35,7 @@ void store_failed(struct sidecar *s, const struct fault *f)
 {
     char reason[1024];
 
-    snprintf(reason, sizeof(reason), "the partitions of stored messages could not be looked after: %s (%s)",
+    snprintf(reason, sizeof(reason), "the partitions of stored messages could not be maintained: %s (%s)",
              f->text, f->code);
     report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }

@@ -328,7 +328,7 @@ def test_a_client_certificate_that_is_missing_is_told(bed, certificates, size):
         bed.queue.publish(message_id, os.urandom(size))
     sidecar = bed.sidecar(wait=False, forward=keys, ready={"interval": "1s"}, retry={"max_attempts": 1 if size == 10 else 3})
     sidecar.wait_for("paused", reason="application_down", deadline=10)
-    sidecar.wait_for("given_back", error=lambda error: "does not accept the certificate of this side: certificate required" in error)
+    sidecar.wait_for("given_back", error=lambda error: "does not accept the client certificate: certificate required" in error)
     sidecar.wait_for("stats", paused_detail=lambda detail: "certificate required" in detail)
     wait_until(lambda: len(sidecar.find("given_back")) >= 7, "its tries have become rare", 30)
     n, began = bed.app.n_connections, sidecar.mark()

@@ -511,7 +511,7 @@ def test_a_sample_near_the_delivery_limit_says_not_to_look_again(place, limit, k
         for n in range(3):
             done = run("check", "--connect", "--sample", "--config", path)
             line, = [x for x in done.out.splitlines() if "sample of queue" in x]
-            assert done.out.index("gives it back") < done.out.index("sample of queue"), "what it costs is said before it is done"
+            assert done.out.index("returns it") < done.out.index("sample of queue"), "what it costs is said before it is done"
             assert line.startswith("FAIL") == (n >= fails_at) and (says in line) == (n >= fails_at), (n, line)
             assert f"delivered {n} times before" in line or n < fails_at or limit == 0
             queue.wait_for_ready(1)
@@ -670,7 +670,7 @@ def config_for(folder, postgres, user="postgres"):
 
 def test_migrate_makes_the_schema_and_a_second_time_changes_nothing(tmp_path, empty):
     path = config_for(tmp_path, empty)
-    assert "was made, version" in good("migrate", "--config", path)
+    assert "was created, version" in good("migrate", "--config", path)
     before = empty.query("SELECT version, applied_at FROM onceward.schema_version")
     empty.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES ('c', 'b', '/', 'q')")
     again = good("migrate", "--config", path)
@@ -682,7 +682,7 @@ def test_migrate_makes_the_schema_and_a_second_time_changes_nothing(tmp_path, em
 
 
 def test_migrate_needs_no_configuration_where_the_database_is_named(tmp_path, empty):
-    assert "was made, version" in good("migrate", "--database", empty.dsn())
+    assert "was created, version" in good("migrate", "--database", empty.dsn())
     (tmp_path / "uri").write_text(empty.dsn() + "\n")
     assert "is at version" in good("migrate", "--database-file", tmp_path / "uri")
 
@@ -709,7 +709,7 @@ def test_many_may_migrate_at_once(tmp_path, raw_postgres):
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=ENVIRONMENT) for _ in range(4)]
         outs = [child.communicate(timeout=60)[0].decode() for child in children]
         assert [child.returncode for child in children] == [0] * 8, outs
-        assert sum("was made" in out for out in outs) == 2
+        assert sum("was created" in out for out in outs) == 2
         for database in databases:
             assert database.query("SELECT count(*)::int FROM onceward.schema_version WHERE version = 1") == [(1,)]
         for child in children:
@@ -747,7 +747,7 @@ def test_two_at_once_take_turns(tmp_path, empty):
     holder.rollback()
     holder.close()
     out = child.communicate(timeout=60)[0].decode()
-    assert child.returncode == 0 and "was made" in out, out
+    assert child.returncode == 0 and "was created" in out, out
     process.reap(child)
 
 
@@ -768,7 +768,7 @@ def test_without_createrole_the_statements_for_an_administrator_are_printed(tmp_
     database.query("ALTER DATABASE app OWNER TO owner")
     path = config_for(tmp_path, database, user="owner")
     out = good("migrate", "--config", path)
-    assert "may not create roles" in out and "was made, version" in out
+    assert "may not create roles" in out and "was created, version" in out
     assert database.query("SELECT 1 FROM pg_roles WHERE rolname LIKE 'onceward%'") == []
     # What it printed is SQL as a whole.
     database.query(out)
@@ -784,7 +784,7 @@ def test_what_an_owner_needs_is_to_create_in_the_database_and_to_make_roles(tmp_
     database.query("GRANT CREATE ON DATABASE app TO owner")
     path = config_for(tmp_path, database, user="orders_sidecar")
     out = good("migrate", "--config", path, "--database", database.dsn(user="owner"))
-    assert "was made, version" in out and "may not create roles" not in out
+    assert "was created, version" in out and "may not create roles" not in out
     assert "No login of a sidecar has the role onceward_sidecar yet: CREATE ROLE name LOGIN" in out and "IN ROLE onceward_app" in out
     database.query("CREATE ROLE orders_sidecar LOGIN IN ROLE onceward_sidecar", user="owner")
     database.query("CREATE ROLE orders_app LOGIN IN ROLE onceward_app", user="owner")
@@ -810,7 +810,7 @@ def test_migrate_by_another_login_than_the_configured_one(tmp_path, empty):
     path = config_for(tmp_path, empty, user="nobody_at_all")
     done = run("migrate", "--config", path)
     assert done.status == 1 and "nobody_at_all" in done.err, done.text
-    assert "was made, version" in good("migrate", "--config", path, "--database", empty.dsn())
+    assert "was created, version" in good("migrate", "--config", path, "--database", empty.dsn())
 
 
 def test_migrate_as_somebody_who_may_not_changes_nothing_and_says_why(tmp_path, place):
@@ -1476,8 +1476,8 @@ def state_file(folder, pid=1, age=0.0, draining=False, process_started=None, **q
     ({"ready": False, "fits": False}, "live", "b: cannot be consumed as configured"),
     ({"ready": False, "failed": True}, "live", "b: could not be started"),
     ({"fits": False, "failed": True}, "live", "ready"),  # what is now is not asked
-    ({"turned_ms_ago": 31000}, "b: its loop has not turned", "ready"),
-    ({"turned_ms_ago": 20000, "age": 15}, "b: its loop has not turned", "ready"),
+    ({"turned_ms_ago": 31000}, "b: its main loop has not run", "ready"),
+    ({"turned_ms_ago": 20000, "age": 15}, "b: its main loop has not run", "ready"),
     ({"age": 60}, "written 6", "written 6"),  # and what passes until it is read
 ])
 def test_health_by_the_state_file(tmp_path, state, live, ready):
@@ -1495,12 +1495,12 @@ def test_health_of_a_process_that_has_ended_or_is_another(tmp_path):
         assert run("health", flag, "--state", state_file(tmp_path, pid=child.pid)).status == 0
         assert run("health", flag, "--state", state_file(tmp_path, pid=child.pid, process_started=started)).status == 0
         done = run("health", flag, "--state", state_file(tmp_path, pid=child.pid, process_started=started - 1))
-        assert done.status == 1 and "does not run any more" in done.out, done.text
+        assert done.status == 1 and "is not running any more" in done.out, done.text
     done = run("drain", "--state", state_file(tmp_path, pid=child.pid, process_started=started - 1))
     assert done.status == 1 and "left over" in done.err and child.poll() is None, done.text
     process.kill(child)
     done = run("health", "--live", "--state", state_file(tmp_path, pid=child.pid, process_started=started))
-    assert done.status == 1 and "does not run any more" in done.out, done.text
+    assert done.status == 1 and "is not running any more" in done.out, done.text
 
 
 def test_a_sidecar_that_was_killed_is_not_live_from_then_on(bed):

@@ -238,8 +238,8 @@ def test_what_others_can_read_is_a_warning(tmp_path):
 
     said = warnings()
     assert "broker.url: has no TLS" in said and "orders.forward.authorization: is sent without TLS" in said, said
-    assert "database.url: says nothing of sslmode" in said and len(said.splitlines()) == 3, said
-    assert "may be read by every user" in warnings(0o644) and "may be written by every user" in warnings(0o666)
+    assert "database.url: has no sslmode" in said and len(said.splitlines()) == 3, said
+    assert "can be read by every user" in warnings(0o644) and "can be written by every user" in warnings(0o666)
     assert "sslmode" not in warnings(environment={"PGSSLMODE": "verify-full"})
     config["state_file"] = str(tmp_path / "none" / "state")
     path.write_text(json.dumps(config))

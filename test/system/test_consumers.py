@@ -140,7 +140,7 @@ def test_another_consumer_name_is_refused_unless_it_takes_the_former_over(bed):
     assert done.status == 1 and said in done.out, done.text
     assert other.term() == 0
     done = run("check", "--config", write(bed, consumer="new-" + bed.name, takes_over=bed.queue.name), "--connect")
-    assert done.status == 0 and "goes on under the consumer name" in done.out, done.text
+    assert done.status == 0 and "continues under the consumer name" in done.out, done.text
     # Beside a replica that still runs under the former name, both see what either has completed.
     other = bed.sidecar(consumer="new-" + bed.name, takes_over=bed.queue.name, prefetch=16)
     more = [f"n{i}" for i in range(60)]

@@ -258,7 +258,7 @@ def test_a_file_that_is_no_json_ends_no_sidecar(tmp_path):
         done = run(*command, "--config", path)
         assert done.status == 1 and "--state" in done.err, done.text
     done = run("health", "--live", "--config", path)
-    assert "/run/onceward/state is looked at" in done.err, done.text
+    assert "reading /run/onceward/state instead" in done.err, done.text
 
 
 # in a container

@@ -152,7 +152,7 @@ def test_a_file_that_has_all_is_refused_with_what_to_type(bed, idle, tmp_path):
         whole = f.read()
     _, said = export(idle, *only, "--output", path, status=1)
     until = json.loads(whole.splitlines()[0])["until"]
-    assert f"goes into another file: --since {until}" in said
+    assert f"later entries into another file: --since {until}" in said
     with open(path) as f:
         assert f.read() == whole
     export(idle, *only, "--since", until, "--output", next_path)
@@ -258,10 +258,10 @@ def test_killed_and_run_again_nothing_is_missing_or_twice(bed, idle, tmp_path):
 @pytest.mark.parametrize("arguments, said", [
     (["--since", "soon"], '--since "soon" is not a duration'),
     (["--until", "x"], '--until "x" is not'),
-    (["--after", "row.zz"], '"row.zz" is no position'),
+    (["--after", "row.zz"], '"row.zz" is not a position'),
     (["--after", "letter.1", "--output", "f"], "--after is for standard output"),
-    (["--after", "letter.1", "--since", "2h"], "expected --since and --until as it has said them"),
-    (["--after", "letter.1", "--until", "2h"], "expected --since and --until as it has said them"),
+    (["--after", "letter.1", "--since", "2h"], "expected --since and --until as that run printed them"),
+    (["--after", "letter.1", "--until", "2h"], "expected --since and --until as that run printed them"),
     (["more"], '"more" is one argument too many'),
 ])
 def test_wrong_arguments(idle, arguments, said):
@@ -272,7 +272,7 @@ def test_a_file_of_something_else_is_left_alone(idle, tmp_path):
     path = tmp_path / "other"
     for text in ("hello\n", "hello", "a\nb"):
         path.write_text(text)
-        assert "expected one of its own" in export(idle, "--output", str(path), status=1)[1]
+        assert "was not written by" in export(idle, "--output", str(path), status=1)[1]
         assert path.read_text() == text
 
 

@@ -137,7 +137,7 @@ def test_a_retry_makes_everything_due_at_once(bed, operator):
         sidecar.wait_for("retry", message_id=message)
     bed.app.handler = bed.app.commit_and_answer
     done = operator("retry", "m2", "--by", "ann")
-    assert done.out.startswith("1 row of ")
+    assert done.out.startswith("1 waiting message of ")
     assert sidecar.wait_for("lever", deadline=SOON, lever="retry")["by"] == "ann"
     bed.wait_for_status("m2", "completed")
     assert bed.status("m1") == bed.status("m3") == "failed"

@@ -279,7 +279,7 @@ def test_answers_not_now_with_long_waits_leave_room_for_others(bed):
     if int(sidecar.find("connected", peer="broker")[0]["version"].split(".")[0]) >= 4:
         pytest.skip("this broker may put what is returned before the others")
     sidecar.wait_for("completed", n=len(good), deadline=60)
-    assert sidecar.find("returned", reason=lambda text: "keep others from coming" in text)
+    assert sidecar.find("returned", reason=lambda text: "keep others from arriving" in text)
     assert max(s["held"] for s in sidecar.find("stats")) <= 6 + 4 + 1 and not bed.letters()
     bed.assert_once(*good)
 

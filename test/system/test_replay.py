@@ -345,7 +345,7 @@ def test_to_the_same_consumer_it_is_refused_with_the_reason(bed, idle, recorded)
     if recorded:
         put(bed, 1)
     text = replay(idle, "--consumer", bed.queue.name, "--to", bed.queue.name, status=2)
-    assert "its rows say that these messages are completed" in text and bed.queue.n_ready == 0
+    assert "its rows show these messages as completed" in text and bed.queue.n_ready == 0
 
 
 def test_a_queue_that_is_not_there(bed, idle):

@@ -307,7 +307,7 @@ def test_the_brake_says_what_most_of_them_got(bed):
     bed.queue.publish_many([f"m{i}" for i in range(20)])
     sidecar = bed.sidecar(brake=5, forward={"concurrency": 1}, retry={"backoff": "10s", "max_backoff": "10s"})  # none comes twice
     paused = sidecar.wait_for("paused", reason="everything_fails")
-    assert paused["detail"] == "5 different messages in a row failed; commonest, 4 times: answered 500"
+    assert paused["detail"] == "5 different messages in a row failed; most often, 4 times: answered 500"
     sidecar.wait_for("stats", paused_detail=lambda text: "answered 500" in text and "4 times" not in text)
 
 

@@ -153,7 +153,7 @@ def test_where_the_roles_are_there_the_owner_needs_nothing_else(ground):
                               .replace("DATABASE app", f'DATABASE "{ground.postgres.database}"'))
         url = ground.postgres.dsn(user=ground.mallory, options=f"-crole%3D{owner}")
         done = run("migrate", "--config", ground._path("sidecar_login"), "--database", url)
-        assert done.returncode == 0 and "may not create roles" not in done.text and "was made" in done.text, done.text
+        assert done.returncode == 0 and "may not create roles" not in done.text and "was created" in done.text, done.text
         checked = ground.check()
         assert not checked["warn"] and not checked["FAIL"], checked
     finally:

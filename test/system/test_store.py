@@ -132,7 +132,7 @@ def test_without_a_queue_a_failure_is_told_all_the_same(fresh_bed):
     bed = fresh_bed
     bed.postgres.query("REVOKE EXECUTE ON FUNCTION onceward.sidecar_make_messages(text[], bigint[], bigint) FROM onceward_sidecar")
     sidecar = bed.sidecar(wait=False, top={"queues": None, "outbox": {}}, binary=BINARY, environment={"ONCEWARD_FAILPOINT": "days_ms=200"})
-    told = sidecar.wait_for("limits", reason=lambda reason: "stored messages could not be looked after" in reason)
+    told = sidecar.wait_for("limits", reason=lambda reason: "stored messages could not be maintained" in reason)
     assert "permission denied" in told["reason"] and told.get("queue") is None
     name = make_day(bed.postgres, 40)
     bed.postgres.query("GRANT EXECUTE ON FUNCTION onceward.sidecar_make_messages(text[], bigint[], bigint) TO onceward_sidecar")

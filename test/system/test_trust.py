@@ -190,7 +190,7 @@ def test_all_of_it_belongs_to_a_role_that_is_no_superuser(migrated):
     assert migrated.postgres.query("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = %s", (schema.OWNER,)) == [(False,)]
     checked = migrated.check()
     assert not checked["warn"] and not checked["FAIL"]
-    assert any(f"all in it belong to {schema.OWNER}, and nobody else may add to it" in line for line in checked["ok"]), checked
+    assert any(f"all in it belong to {schema.OWNER}, and no other role may add to it" in line for line in checked["ok"]), checked
     application = Application(migrated.postgres)
     with pytest.raises(Exception, match="not a transaction token"):
         application.complete("x")
@@ -323,7 +323,7 @@ def test_an_owner_behind_a_role_option_is_the_one_who_counts(ground):
     path = ground._path("postgres")
     url = ground.postgres.dsn(user=ground.mallory, options=f"-crole%3D{schema.OWNER}")
     done = run("migrate", "--config", path, "--database", url)
-    assert done.returncode == 0 and "was made" in done.text, done.text
+    assert done.returncode == 0 and "was created" in done.text, done.text
     assert ground.postgres.query("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'onceward'") == [(schema.OWNER,)]
     assert run("migrate", "--config", path, "--database", url).returncode == 0
     assert run("migrate", "--config", path, "--database", ground.postgres.dsn(user=ground.mallory)).returncode == 1

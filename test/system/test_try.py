@@ -154,7 +154,7 @@ def test_a_slow_application_is_tried_as_far_as_there_is_time(place):
 
 def test_nobody_there_is_said(place):
     status, out = place.run(f"http://127.0.0.1:{process.free_port()}/")
-    assert status == 1 and out.startswith("Nobody answers at http://127.0.0.1:") and "is the application started?" in out
+    assert status == 1 and out.startswith("Nothing answers at http://127.0.0.1:") and "is the application running?" in out
     assert "connection refused" in out and out.count("\n") == 1
 
 

@@ -110,7 +110,7 @@ static void test_json(void **state)
         {'W', "{\"a\": secret}", "",
          "test.json, line 1, column 12: expected a value, a name or punctuation of JSON"},
         {'W', "{\"a\": \"x\ny\"}", "",
-         "test.json, line 1, column 8: a string goes over the end of its line; expected its closing quote (a "
+         "test.json, line 1, column 8: a string without an end on its line; expected its closing quote (a "
          "line end is written \\n)"},
         {'W', "{\"a\": \"x\ty\"}", "",
          "test.json, line 1, column 8: a control character in a string; expected an escape such as \\t"},
@@ -163,7 +163,8 @@ static void test_ranges(void **state)
         {'Q', "\"queue\": \"{o}-{0..3}\", \"consumer\": \"o\"", "queues.q.queue",
          "expected one range, and no other braces in the name"},
         {'Q', "\"queue\": \"o-{0..3}\"", "queues.q",
-         "missing consumer; expected a name for messages of all queues of o-{0..3}, since the range may change"},
+         "missing consumer; expected a name for messages of all queues of o-{0..3}, since the range may "
+         "change"},
         {'S', "\"queues\": {\"o-{0..x}\": {\"consumer\": \"o\", \"forward\": {\"url\": \"http://h\"}}}",
          "queues.\"o-{0..x}\"", "expected a range of two whole numbers in the braces, such as {0..15}"},
         {'F',
@@ -176,11 +177,13 @@ static void test_ranges(void **state)
          "\"o-{1..3}\", \"consumer\": \"o\"}}",
          "queues.o.queue", "o-2 is a queue of queues.o-2, too; expected each queue once"},
         {'S',
-         "\"defaults\": {\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"p\": {\"queue\": \"o-{3..9}\", "
+         "\"defaults\": {\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"p\": {\"queue\": "
+         "\"o-{3..9}\", "
          "\"consumer\": \"p\"}, \"o\": {\"queue\": \"o-{1..3}\", \"consumer\": \"o\"}}",
          "queues.o.queue", "o-3 is a queue of queues.p, too; expected each queue once"},
         {'S',
-         "\"defaults\": {\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"p\": {\"queue\": \"o-{03..09}\", "
+         "\"defaults\": {\"forward\": {\"url\": \"http://h\"}}, \"queues\": {\"p\": {\"queue\": "
+         "\"o-{03..09}\", "
          "\"consumer\": \"p\"}, \"o\": {\"queue\": \"o-{1..3}\", \"consumer\": \"o\"}}",
          NULL, NULL},
     };
@@ -466,7 +469,7 @@ static void test_broker_host(void **state)
     static const char host[] =
         "expected the name or address of a server, without a scheme, a user and a port (broker.port)";
     static const char beside[] =
-        "given beside broker.url; expected it in the URL, or broker.host in place of that";
+        "given together with broker.url; expected it in the URL, or broker.host instead of the URL";
     static const struct fault_case cases[] = {
         {'B', HOST("\"host\": \"localhost\", \"port\": \"5672\", \"vhost\": \"v\""), NULL, NULL},
         {'B', HOST("\"host\": \"amqp://localhost\""), "broker.host", host},
@@ -486,7 +489,7 @@ static void test_broker_host(void **state)
         {'B', HOST("\"host\": \"localhost\", \"port_file\": \"/nonexistent/port\""), "broker.port_file",
          "cannot open /nonexistent/port: No such file or directory"},
         {'B', HOST("\"url\": \"amqp://localhost\", \"host\": \"localhost\""), "broker.host",
-         "given beside broker.url; expected only one of the two"},
+         "given together with broker.url; expected only one of the two"},
         {'B', HOST("\"url\": \"amqp://localhost\", \"port\": 5672"), "broker.port", beside},
         {'B', HOST("\"url\": \"amqp://localhost\", \"vhost\": \"v\""), "broker.vhost", beside},
         {'B', HOST("\"port\": 5672"), "broker.url",
@@ -666,7 +669,8 @@ static void test_combinations(void **state)
         {'Q', "\"compact_after\": \"7d\"", "queues.q.compact_after",
          "compact_after (7d) is not below retention (7d): nothing would ever be compacted"},
         {'Q', "\"compact_after\": \"104m\"", "queues.q.compact_after",
-         "compact_after (104m) is below max_window (20m) with max_hold (25m) and 1h: a token that was used would be "
+         "compact_after (104m) is below max_window (20m) with max_hold (25m) and 1h: a token that was "
+         "used would be "
          "answered as one that is unknown; expected at least 105m"},
         {'Q', "\"compact_after\": \"105m\"", NULL, NULL},
         {'Q', "\"retention\": \"30m\", \"max_window\": \"5m\"", NULL, NULL},
@@ -709,7 +713,8 @@ static void test_combinations(void **state)
         {'Q', "\"order\": {\"key\": [\"header:a\"]}", NULL, NULL},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"delivery_limit\": 20", NULL, NULL},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"delivery_limit\": 19", "queues.q.delivery_limit",
-         "with a limit of 19 the broker drops all messages that an ordered queue holds after as many restarts; "
+         "with a limit of 19 after that many restarts the broker drops all messages that an ordered queue "
+         "holds; "
          "expected 0 (no limit) or at least 20"},
         {'F',
          "\"order\": {\"key\": [\"header:a\"]}, \"forward\": {\"url\": \"http://h\", \"batch\": "
@@ -723,13 +728,14 @@ static void test_combinations(void **state)
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_parked\": 10", "queues.q.max_parked",
          "has no effect on an ordered queue, where the prefetch bounds all that is held"},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"revive\": 1", "queues.q.revive",
-         "has no effect on an ordered queue: a message that was moved back stands behind its successors"},
+         "has no effect on an ordered queue: a message that was moved back goes behind its successors"},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"prefetch\": 256", "queues.q.prefetch",
-         "cannot be set on an ordered queue: it is 256, the same for all replicas, since a replica with another one "
+         "cannot be set on an ordered queue: it is 256, the same for all replicas, since a replica with "
+         "another one "
          "would return messages to other places"},
         {'Q', "\"order\": {\"key\": [\"header:a\"]}, \"max_message\": \"257KiB\"", "queues.q.max_message",
-         "max_message (257KiB) times prefetch (256) is above max_bytes (64MiB): an ordered queue gives nothing "
-         "back to the broker; expected max_message of at most 256KiB, or a larger max_bytes"},
+         "max_message (257KiB) times prefetch (256) is above max_bytes (64MiB): an ordered queue returns "
+         "nothing to the broker; expected max_message of at most 256KiB, or a larger max_bytes"},
         {'Q',
          "\"consumer\": \"c\", \"queue\": \"q-{0..1}\", \"order\": {\"key\": [\"header:a\", \"header:b\"]}",
          "queues.q.order.key",
@@ -737,10 +743,12 @@ static void test_combinations(void **state)
         {'Q', "\"consumer\": \"c\", \"queue\": \"q-{0..1}\", \"order\": {\"key\": [\"header:a\"]}", NULL,
          NULL},
         {'Q',
-         "\"consumer\": \"c\", \"queue\": \"q-{0..1}\", \"order\": {\"key\": [\"header:a\"]}, \"max_message\": \"129KiB\"",
+         "\"consumer\": \"c\", \"queue\": \"q-{0..1}\", \"order\": {\"key\": [\"header:a\"]}, "
+         "\"max_message\": \"129KiB\"",
          "queues.q.max_message",
-         "max_message (129KiB) times prefetch (256) times 2 partitions is above max_bytes (64MiB): an ordered queue "
-         "gives nothing back to the broker; expected max_message of at most 128KiB, or a larger max_bytes"},
+         "max_message (129KiB) times prefetch (256) times 2 partitions is above max_bytes (64MiB): an "
+         "ordered queue returns nothing to the broker; expected max_message of at most 128KiB, or a "
+         "larger max_bytes"},
         {'Q', "\"order\": {\"unkeyed\": \"dead\"}", "queues.q.order.unkeyed", "expected order.key beside it"},
         {'Q', "\"order\": {\"key\": []}", "queues.q.order.key", "expected 1 to 16 elements, got 0"},
         {'F',
@@ -751,17 +759,22 @@ static void test_combinations(void **state)
         {'F', "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_bytes\": \"1MiB\"}}",
          "queues.q.forward.batch.max_bytes", "expected forward.batch.max_messages beside it"},
         {'F',
-         "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 1000}, \"max_response\": \"32KiB\"}",
+         "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 1000}, \"max_response\": "
+         "\"32KiB\"}",
          "queues.q.forward.max_response",
-         "forward.max_response (32KiB) cuts an answer that names 1000 messages; expected at least 64 B for each"},
+         "forward.max_response (32KiB) cuts an answer that names 1000 messages; expected at least 64 B "
+         "for each"},
         {'F',
-         "\"store_response\": \"2KiB\", \"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 100}, "
+         "\"store_response\": \"2KiB\", \"forward\": {\"url\": \"http://h\", \"batch\": "
+         "{\"max_messages\": 100}, "
          "\"max_response\": \"256KiB\"}",
          "queues.q.forward.max_response",
-         "forward.max_response (256KiB) cuts an answer with the results of 100 messages, each of store_response "
+         "forward.max_response (256KiB) cuts an answer with the results of 100 messages, each of "
+         "store_response "
          "(2KiB); expected at least 276736B"},
         {'F',
-         "\"store_response\": \"2KiB\", \"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 100}, "
+         "\"store_response\": \"2KiB\", \"forward\": {\"url\": \"http://h\", \"batch\": "
+         "{\"max_messages\": 100}, "
          "\"max_response\": \"276736B\"}",
          NULL, NULL},
         {'Q', "\"message_id\": [\"routing_key\"]", "queues.q.message_id[0]",
@@ -773,7 +786,8 @@ static void test_combinations(void **state)
          "expected another name: this one is the outbox's"},
         {'Q', "\"consumer\": \"onceward-try\"", NULL, NULL},
         {'Q', "\"queue\": \"onceward-try.q\"", "queues.q.consumer",
-         "the queue's name, \"onceward-try.q\", is reserved; expected another name: `onceward try` deletes the "
+         "the queue's name, \"onceward-try.q\", is reserved; expected another name: `onceward try` "
+         "deletes the "
          "rows of consumers that begin with onceward-try."},
         {'Q', "\"queue\": \"onceward-try.q\", \"consumer\": \"c\"", NULL, NULL},
         {'S',
@@ -858,7 +872,7 @@ static void test_warnings(void **state)
         {'Q', "\"consumer_timeout\": \"5m\"", "queues.q.max_window",
          "max_window (20m) is above max_hold (250s): a job that is extended so far outlives its delivery"},
         {'Q', "\"delivery_limit\": 4", "queues.q.delivery_limit",
-         "with a limit of 4 the broker drops messages after as many crashes as no sidecar can prevent; "
+         "with a limit of 4 the broker drops messages after so few crashes that no sidecar can prevent it; "
          "expected at least 5 (x-delivery-limit of the queue, or its policy)"},
         {'Q', "\"delivery_limit\": 0", NULL, NULL},
         {'Q', "\"takes_over\": \"q\"", NULL, NULL}, /* it was in another vhost */
@@ -866,18 +880,17 @@ static void test_warnings(void **state)
         {'Q', "\"pause_hold\": \"30m\"", "queues.q.pause_hold",
          "pause_hold (30m) is above max_hold (25m), which comes first"},
         {'B', BROKER("amqp://h:5672/v"), "broker.url",
-         "has no TLS, and the broker is on another machine: anyone on the way can read user, password and "
-         "messages, "
-         "and change them; amqps:// encrypts"},
+         "has no TLS, and the broker is on another machine: anyone on the network path can read and "
+         "change user, password and messages; amqps:// encrypts"},
         {'B', BROKER("amqp://u:p@127.0.0.2:5672/v"), NULL, NULL},
         {'B', BROKER("amqp://u:p@[::1]/v"), NULL, NULL},
         {'B', BROKER("amqp://localhost./v"), NULL, NULL},
         {'F', "\"forward\": {\"url\": \"http://h\", \"authorization\": \"Bearer x\"}",
          "queues.q.forward.authorization",
-         "is sent without TLS to another machine: anyone on the way can read it; https:// encrypts"},
+         "is sent without TLS to another machine: anyone on the network path can read it; https:// encrypts"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Api-Key\": \"x\"}}",
          "queues.q.forward.headers",
-         "is sent without TLS to another machine: anyone on the way can read it; https:// encrypts"},
+         "is sent without TLS to another machine: anyone on the network path can read it; https:// encrypts"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"headers\": {\"X-Source\": \"x\"}}", NULL, NULL},
         {'F', "\"forward\": {\"url\": \"https://h\", \"authorization\": \"Bearer x\"}", NULL, NULL},
         {'F', "\"forward\": {\"url\": \"http://127.1.2.3:80\", \"authorization\": \"Bearer x\"}", NULL, NULL},

@@ -856,7 +856,7 @@ static void test_tls(void **state)
         r.q.forward.tls.ca_file = cert;
         if (wants) {
             assert_unreachable(&r, url, NULL, false,
-                               "does not accept the certificate of this side: certificate required");
+                               "does not accept the client certificate: certificate required");
             r.q.forward.tls.cert_file = cert;
             r.q.forward.tls.key_file = key;
         }

@@ -82,7 +82,7 @@ static void what_is_no_position_is_refused(void **state)
 
         if (export_place_read(&p, slice_of(bad[i]), &f) == 0)
             fail_msg("\"%s\" was taken", bad[i]);
-        assert_non_null(strstr(f.text, "expected what a line"));
+        assert_non_null(strstr(f.text, "is not a position: expected"));
         export_place_deinit(&p);
     }
 }
@@ -173,7 +173,7 @@ static void what_is_no_export_is_left_alone(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         f = file_with(texts[i], strlen(texts[i]), -1, "", (off_t)strlen(texts[i]));
-        assert_non_null(strstr(f.text, "expected one of its own"));
+        assert_non_null(strstr(f.text, "was not written by"));
     }
     snprintf(text, sizeof text, "%shello\n", head);
     file_with(text, strlen(text), -1, "", (off_t)strlen(text));
