@@ -2,12 +2,12 @@
 
 /* Private to the connection:
  *
- *   broker.c     making and freeing it, its queue of events, what asks about its state
- *   methods.c    what the caller sends
- *   frames.c     what the broker sends, and broker_next
- *   content.c    messages put together from their frames
- *   channel.c    the life of a channel: opened, lost, opened again, given up
- *   questions.c  the channel for questions: depths, and what a queue is
+ *   broker.c     creates and frees it, its queue of events, its state
+ *   methods.c    methods that the caller sends
+ *   frames.c     frames from the broker, and broker_next
+ *   content.c    assembles messages from their frames
+ *   channel.c    the life of a channel: opened, lost, opened again, abandoned
+ *   questions.c  the channel for questions: depths and kinds of queues
  *   closing.c    the end of the connection, in steps
  */
 

@@ -3,8 +3,8 @@
 #include "onceward/core/queue.h"
 
 /* Requests with several messages: which deliveries share one, and how large the next one is after a failure. A request has
- * members without a cap, or members of one failed request only. Private to the core; without
- * rules.batch.max_messages nothing of it is used. */
+ * members without a cap, or members of one failed request only. Private to the core, and unused without
+ * rules.batch.max_messages. */
 
 enum {
     SLOT_UNITS = 1 << 20,  /* a slot of the application: each message of a request takes its share of one */
@@ -16,15 +16,15 @@ static inline bool batches_are_on(const struct queue *q)
     return q->rules.batch.max_messages > 0;
 }
 
-/* Most messages and bytes of a request: as configured, or fewer that the application takes. */
+/* Largest number of messages and bytes of a request: as configured, or as learned from the application. */
 size_t batches_messages(const struct queue *q);
 
-/* A request succeeded; or had no answer within its window, or was too large: the application takes more or fewer. */
+/* A request succeeded; or had no answer within its window, or was too large: the learned size grows or shrinks. */
 void batches_learn_more(struct queue *q, const struct request *r);
 void batches_learn_hung(struct queue *q, const struct request *r);
 void batches_learn_too_large(struct queue *q, const struct request *r);
 
-/* Most messages of a quarantined group in which d is. */
+/* Largest number of messages in a quarantined group with d. */
 size_t batches_most_of_group(const struct queue *q, const struct delivery *d);
 
 /* The share of a slot that d will take. */
@@ -36,12 +36,12 @@ static inline size_t slots_of(size_t units)
     return (units + SLOT_UNITS - 1) / SLOT_UNITS;
 }
 
-/* r has its first member: adds those that go with it, at most as many as there are for each of n_free slots, and
- * writes its body. may: may d be sent now, beside others? */
+/* r has its first member: adds the messages that share its request, at most the share of one of n_free slots, and writes
+ * its body. may: may d be sent now, beside others? */
 typedef bool may_accompany_fn(const struct queue *q, int64_t now_ms, const struct delivery *d);
 void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free, may_accompany_fn *may);
 
-/* The window of r is over without an answer: its members are released, and go in small requests next. */
+/* The window of r ended without an answer: its members are released, and go in small requests next. */
 void batches_unanswered(struct request *r);
 
 /* Has d failed in company, so that it is not charged? */

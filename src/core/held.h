@@ -11,8 +11,8 @@ enum { N_FOLLOWERS_MAX = 16 }; /* further copies wait for the row */
 void held_init(struct queue *q);
 void held_deinit(struct queue *q);
 
-/* Memory of a message of an ordered queue at most, with its properties and headers. max_bytes holds a prefetch of the
- * largest bodies, and the rest of all messages takes as much again, or 16 KiB each. */
+/* Largest memory of one message of an ordered queue, with its properties and headers. max_bytes holds a prefetch of the
+ * largest bodies. The properties and headers of all messages may take as much again, or 16 KiB each. */
 size_t held_ordered_most(const struct queue *q);
 
 /* Adds a delivery, in no list yet: its first step follows. */
@@ -66,6 +66,6 @@ int64_t held_backoff_ms(struct queue *q, int n);
  * still be at work. */
 int64_t held_delay_ms(struct queue *q, const struct delivery *d, int n);
 
-/* Begins another outcome, and frees the former. It is zeroed. */
+/* Begins another outcome, zeroed, and frees the previous one. */
 void held_outcome(struct delivery *d, enum outcome_kind kind);
 int64_t held_lock_wait_ms(struct delivery *d); /* 20 ms, doubling to 1 s */

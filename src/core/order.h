@@ -14,7 +14,7 @@ static inline bool order_waits(const struct delivery *d)
     return d->place.line && !key_place_is_first(&d->place);
 }
 
-/* Counts and logs a message without a key, which goes without an order. */
+/* Counts and logs a message without a key, which is not ordered. */
 void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery *d);
 
 /* Logs a message whose priority lets it overtake others. */
@@ -23,11 +23,11 @@ void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery
 /* Logs a message that was dead-lettered from this queue and is in it again, behind its successors. */
 void order_watch_loop(struct queue *q, int64_t now_ms, const struct delivery *d);
 
-/* Its row is completed or dead: it leaves its line. Answers the next of its key if that has waited for it, else
+/* Its row is completed or dead: it leaves its line. Returns the next of its key if that has waited for it, else
  * NULL. */
 struct delivery *order_ended(struct queue *q, struct delivery *d);
 
-/* All deliveries go back to the broker as one tail: claiming ends, requests in flight may end, and the channel is
+/* Returns all deliveries to the broker as one tail: claiming ends, requests in flight may end, and the channel is
  * closed. why: of static memory. */
 void order_stop(struct queue *q, int64_t now_ms, const char *why);
 
@@ -40,7 +40,7 @@ static inline bool order_is_stopping(const struct queue *q)
 /* Is none of the held deliveries being processed? Then closing the channel costs only the deliveries. */
 bool order_is_settled(const struct queue *q);
 
-/* The channel is lost, and its deliveries wait for none. True: order_stop has closed it. */
+/* The channel is lost, and none of its deliveries waits for another. True: order_stop has closed it. */
 bool order_channel_lost(struct queue *q);
 
 /* Call it in each turn of an ordered queue. */

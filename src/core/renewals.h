@@ -3,17 +3,17 @@
 #include "core/life.h"
 #include "core/notes.h"
 
-/* Renewal: a quorum queue drops what it delivered too often. Before that a copy of the message is published to
- * its own queue, which counts the copy's deliveries from 0, and the old delivery is acked. The inbox lets one
+/* Renewal: a quorum queue drops a message that it delivered too often. Before that a copy is published to the
+ * same queue, which counts the copy's deliveries from 0, and the old delivery is acked. The inbox lets one
  * of the two through. Private to the core.
  *
  *   arrival near the limit ─▶ RENEW: the row counts it, unless it is completed, dead, or its token lives
  *                                │
- *   what would be returned ──────┴▶ PUBLISH: mandatory, confirmed ─▶ ack
+ *   a return ────────────────────┴▶ PUBLISH: mandatory, confirmed ─▶ ack
  *
- * A copy that a confirm follows is in the queue; one that none follows may be there, and the message
- * is then there twice, which the inbox stops. Nothing that is returned because of max_hold or a drain is
- * counted: time bounds that. */
+ * A confirmed copy is in the queue. An unconfirmed one may be there; the message is then in the queue twice,
+ * and the inbox stops one of the two. Returns because of max_hold or a drain are not counted: time bounds
+ * them. */
 
 /* Must a renewal precede its claim? */
 bool renewal_is_next(const struct queue *q, const struct delivery *d);

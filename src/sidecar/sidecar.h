@@ -26,41 +26,41 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
-/* The shell around the core: one thread, one place where it waits. It turns what broker, database,
- * applications and clock say into facts, and carries out the actions that the queues' cores answer. It
- * decides nothing about a message.
+/* The shell around the core: one thread, one place where it waits. It turns events of broker, database,
+ * applications and clock into facts for the cores of the queues, and carries out their actions. It decides
+ * nothing about a message.
  *
  *   sidecar.c          beginning and end, signals, the turn
- *   dial.c             a connection that is made again indefinitely
- *   brokers.c          a connection a virtual host, and what it brings
- *   arguments.c        what the queues were declared with
+ *   dial.c             a connection that is restored indefinitely
+ *   brokers.c          one connection per virtual host, and its deliveries
+ *   arguments.c        the arguments of the queues
  *   renewals.c         copies of messages near their delivery limit, on connections that publish
  *   database.c         the connection, its answers, whether it works
  *   batches.c          operations of all queues, as batches
- *   side_connection.c  a connection to the database for what takes long
+ *   side_connection.c  a second connection to the database, for slow work
  *   letters.c          large letters, on a connection of their own
  *   requests.c         requests to the applications, their answers, probes
- *   actions.c          what a queue's core wants done, carried out
+ *   actions.c          carries out the actions of a queue's core
  *   report.c           lines of the log
  *   figures.c          the stats line
- *   metrics.c          the same as a page for Prometheus; metrics_page.c, prometheus.c: its text
- *   replicas.c         who else is there
- *   handovers.c        which of them is active on an ordered queue
- *   controls.c         what operators want
- *   queue_states.c     what presence shows of the queues
+ *   metrics.c          the metrics page for Prometheus; metrics_page.c, prometheus.c: its text
+ *   replicas.c         presence: the other replicas
+ *   handovers.c        the active replica of an ordered queue
+ *   controls.c         operator commands
+ *   queue_states.c     the states of the queues, for presence
  *   housekeeping.c     the purge and the sweep
  *   store.c            the partitions of stored messages
- *   days.c             those that are past their retention, dropped on a connection of their own
+ *   days.c             partitions past their retention, dropped on a connection of their own
  *   partitions.c       ranges of queue names that change
  *   outbox.c           the relay of the outbox; outbox_answers.c, outbox_figures.c: its answers and its figures
- *   first_start.c      what is missing before a queue's first start
+ *   first_start.c      peers that are missing before a queue's first start
  *   state_writer.c     the state file
  *   reload.c           the program, restarted in its own place
  *
  * Calls go down this list's order of layers only: sidecar → brokers, database, actions, … → batches, requests
  * → report. */
 
-/* ENDING_RANGES: to begin again in its own place, with more partitions. */
+/* ENDING_RANGES: to restart in the same process, with more partitions. */
 enum ending { ENDING_NO, ENDING_DRAIN, ENDING_STOP, ENDING_RELOAD, ENDING_RANGES };
 
 struct sidecar {

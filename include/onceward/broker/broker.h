@@ -25,10 +25,10 @@ enum broker_kind {
     BROKER_KIND_UNKNOWN,
     BROKER_KIND_CLASSIC,
     BROKER_KIND_QUORUM, /* the only kind whose x-delivery-count is the broker's own */
-    BROKER_KIND_STREAM, /* refused: its channel hands out nothing and stays closed. It is asked again every 15
-                           s, and the channel opened when another queue is in its place */
-    BROKER_KIND_OTHER,  /* asked: of another kind, or not to be had (BROKER_KIND's fault says why). Counts may
-                           then  be the broker's own: better a letter too many than a message less */
+    BROKER_KIND_STREAM, /* refused: its channel returns no events and stays closed. The question is repeated every
+                           15 s, and the channel opened when another queue has taken its place */
+    BROKER_KIND_OTHER, /* asked: of another kind, or unavailable (BROKER_KIND's fault says why). Counts are then
+                           taken for the broker's own: a needless letter is better than a lost message */
 };
 
 /* A queue to be consumed. */
@@ -76,36 +76,36 @@ enum broker_event_kind {
 
     /* Of a queue. */
     BROKER_DELIVERY,  /* message is the receiver's (message_free) */
-    BROKER_SKIPPED,   /* a delivery that did not fit into the queue's room: it was read and thrown away; tag,
+    BROKER_SKIPPED,   /* a delivery that did not fit into the queue's room: it was read and discarded; tag,
                          body_len, n_bytes, delivery_count and n_rejected are set */
     BROKER_CONSUMING, /* consume-ok; consumer says which */
     BROKER_STOPPED,   /* cancel-ok for our cancel; consumer says which */
-    BROKER_CANCELLED, /* the broker cancelled the consumer (fault has the words). The channel is opened again by
-                         itself: CHANNEL_LOST follows */
+    BROKER_CANCELLED, /* the broker cancelled the consumer (fault has its words). The channel is opened again
+                         automatically: CHANNEL_LOST follows */
     BROKER_CHANNEL_LOST, /* the channel was closed (reason, and fault in words); all its tags are void. It is
-                            being opened again, but for a stream's */
+                            being opened again, except that of a stream */
     BROKER_CHANNEL_OPEN, /* the channel is open (also reported once after connecting); consume now;
                             tag.generation is its */
-    BROKER_DEPTH, /* answer to broker_ask_depth: depth and n_consumers; depth -1: not to be had (reason,
+    BROKER_DEPTH,        /* answer to broker_ask_depth: depth and n_consumers; depth -1: unknown (reason,
                      fault) */
-    BROKER_KIND,  /* queue_kind was learnt; of a stream CHANNEL_LOST follows */
+    BROKER_KIND,         /* queue_kind is known; of a stream CHANNEL_LOST follows */
 
     /* Of the connection. */
     BROKER_BLOCKED, /* connection.blocked (its reason in fault) */
     BROKER_UNBLOCKED,
-    BROKER_CLOSED, /* close-ok after broker_close, nothing more comes */
+    BROKER_CLOSED, /* close-ok after broker_close: the last event */
 };
 
 /* Why a channel is lost, or a question has no answer. */
 enum broker_reason {
     BROKER_REASON_NONE,
-    BROKER_REASON_NO_QUEUE,  /* 404: it is not there, or its node is down */
-    BROKER_REASON_FORBIDDEN, /* 403: the user may not, or somebody consumes it exclusively */
+    BROKER_REASON_NO_QUEUE,  /* 404: the queue does not exist, or its node is down */
+    BROKER_REASON_FORBIDDEN, /* 403: the user may not, or another consumer is exclusive */
     BROKER_REASON_CANCELLED, /* after BROKER_CANCELLED */
     BROKER_REASON_STREAM,    /* a stream; broker_reopen opens the channel at once */
     BROKER_REASON_REOPENED,  /* broker_reopen */
     BROKER_REASON_SILENT,    /* a question: no answer in time */
-    BROKER_REASON_OTHER,     /* 406 and the rest: the fault says what */
+    BROKER_REASON_OTHER,     /* 406 and all others: see the fault */
 };
 
 struct broker_event {
@@ -119,7 +119,7 @@ struct broker_event {
     uint64_t n_bytes; /* of a delivery or a skipped one: message_bytes */
     /* x-delivery-count from the message, of a delivery or a skipped one; 0: none. Its meaning depends on
      * redelivered (a broker counts no first delivery) and on the queue's kind: a redelivered message that
-     * carries it is returned after the kind was learnt, or is known to be unavailable. */
+     * carries it is returned once the kind is known, or is known to be unavailable. */
     int64_t delivery_count;
     int64_t n_rejected;  /* of a skipped delivery: message_rejections */
     int64_t depth;       /* ready messages */
@@ -208,12 +208,13 @@ int broker_requeue(struct broker *b, struct broker_tag tag, struct fault *f);
 int broker_reject(struct broker *b, struct broker_tag tag, struct fault *f);
 
 /* Closes the queue's channel and opens it again: CHANNEL_LOST, then CHANNEL_OPEN follow. For a consumer that
- * gets no deliveries though it should, and to try a former stream again. */
+ * gets no deliveries although it should, and to try a former stream again. */
 void broker_reopen(struct broker *b, uint32_t queue, const char *why);
 
-/* Closes in steps, so that the latest acks count: lingers for 0.3 s after the last byte sent, channel.close
- * of all, their answers, connection.close. BROKER_CLOSED follows; until then call broker_next and broker_tick
- * as usual. Nothing else can be sent any more. Unacked deliveries should be requeued before. */
+/* Closes in steps, so that the latest acks count: it lingers for 0.3 s after the last byte sent, sends
+ * channel.close for all channels, waits for their answers, and sends connection.close. BROKER_CLOSED follows;
+ * until then call broker_next and broker_tick as usual. No other method can be sent any more. Unacked deliveries
+ * should be requeued before. */
 int broker_close(struct broker *b, struct fault *f);
 
 /* --- for commands: blocking, with the connect timeout as the deadline --- */
@@ -221,10 +222,10 @@ int broker_close(struct broker *b, struct fault *f);
 /* Connects, checks that the queue exists and is not a stream, and disconnects. -1: f says what is wrong. */
 int broker_check(const struct config_broker *c, const struct config_queue *q, struct fault *f);
 
-/* Takes one message of the queue and gives it back, which the broker counts as a delivery. 0: *ret is the
- * caller's (message_free), without its body where that is above max_message, and *server_major is the first
- * number of the broker's version; 1: none is ready in the queue; -1: it could not be taken, or nobody knows
- * whether it was given back in time (it is, when the connection ends). */
+/* Takes one message of the queue and requeues it, which the broker counts as a delivery. 0: *ret is the
+ * caller's (message_free), without its body if that is above max_message, and *server_major is the first number
+ * of the broker's version; 1: none is ready in the queue; -1: it could not be taken, or it is unknown whether it
+ * was requeued in time (the end of the connection requeues it). */
 int broker_sample(const struct config_broker *c, const struct config_queue *q, struct message **ret,
                   int *server_major, struct fault *f);
 

@@ -4,16 +4,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How many messages, and how many bytes of envelope, an application takes in one request: learnt from its
- * answers. A value; no I/O, no clock.
+/* The largest number of messages, and of bytes of the envelope, that an application can handle in one request,
+ * learned from its answers. A value; no I/O, no clock.
  *
- * A request that was not answered within its window halves the number: the application may need so long for each
- * message. 413 halves both. Neither counts for requests that were sent before the latest halving. Each success of
+ * A request that was not answered within its window halves the number, because each message may take that long. 413
+ * halves both. Neither counts for requests that were sent before the latest halving. Each success of
  * a full request adds a tenth, up to what is configured. */
 struct batch_size {
     double messages, bytes;
     size_t most_messages, most_bytes;
-    uint64_t n_cuts; /* a request remembers it when it is sent */
+    uint64_t n_cuts; /* recorded with a request when it is sent */
 };
 
 void batch_size_init(struct batch_size *s, size_t most_messages, size_t most_bytes);

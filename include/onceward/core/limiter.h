@@ -4,22 +4,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How many requests may be out at once, learnt from the answers: TCP's answer to the same question (slow
- * start, additive increase, multiplicative decrease: RFC 5681, section 3.1), on requests. Two stand before
- * each request: the queue's, which "not now" answers and ends of windows mark, and the application's, which
- * crashes and refusals mark. A value; no I/O, no clock.
+/* The limit of requests in flight, learned from the answers, as TCP limits its segments (slow start, additive
+ * increase, multiplicative decrease: RFC 5681, section 3.1). Two limiters apply to each request: the queue's
+ * counts "not now" answers and ends of windows, and the application's counts crashes and refusals. A value; no
+ * I/O, no clock.
  *
  * - It starts at LIMITER_FIRST, and after an outage at 1. A good answer adds 1 below `threshold` and 1/limit
  * above it, up to `most`.
  * - Long jobs give no answer for a while. When every slot has been taken for LIMITER_DOUBLE_MS the limit
- * doubles, up to `threshold`, provided that no bad answer was heard lately and the application does not seem
+ * doubles, up to `threshold`, provided that no bad answer came recently and the application does not seem
  * to hang. Otherwise a full LIMITER_BUSY_MS adds 1.
- * - A budget of LIMITER_BUDGET marks: a bad answer takes 1, a good one gives 1/10 back. When half of it is
- * gone the limit is cut to 7/10 and the budget is full again: an application that says no now and then
- * costs nothing.
+ * - A budget of LIMITER_BUDGET: a bad answer costs 1, a good one restores 1/10. When half of it is spent, the
+ * limit is cut to 7/10 and the budget is full again. So an application that refuses now and then costs
+ * nothing.
  * - At 1, each further bad answer doubles a wait. Any good answer ends it.
- * - Whatever was asked for before the latest cut changes nothing when it is answered.
- * - It keeps the reason of the latest cut, for operators who wonder why the limit is low. */
+ * - Answers to requests that were sent before the latest cut change nothing.
+ * - The reason of the latest cut is kept, to show operators why the limit is low. */
 
 enum {
     LIMITER_BUDGET = 10,

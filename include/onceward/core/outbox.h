@@ -10,49 +10,50 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The relay of the outbox: what was published in the database goes to the broker. Facts in, actions out, as
- * with a queue (queue.h): no I/O, no clock, no library.
+/* The relay of the outbox: it sends messages that were published in the database to the broker. Facts in,
+ * actions out, as with a queue (queue.h): no I/O, no clock, no library.
  *
- * One relay at a time holds the lease. Rows are read in order, batch after batch, and sent with confirms; the
- * position is written when all before it are settled: confirmed, or in a dead letter. What was sent and is
- * not known to be confirmed is sent again: twice is harmless, never is not.
+ * One relay at a time holds the lease. It reads rows in order, batch after batch, and sends them with confirms.
+ * It writes the position when all rows before it are done: confirmed, or dead-lettered. A row that was sent and
+ * is not known to be confirmed is sent again, because a second copy is harmless and a lost message is not.
  *
- * Rows are sent in groups. Ordinarily a group is all that may be out; a row to an exchange that nothing was
- * confirmed for yet goes alone, so that a channel that the broker closes over it takes nobody along. When the
- * broker closes the channel over a group, it is halved until the row that it refuses is alone. So it is where
- * it closes the connection, as it does when it crashes over a message; but it may have another reason, so the
- * row is given up when it was alone three times.
+ * Rows are sent in groups, usually as large as OUTBOX_OUT_MAX allows. A row to an exchange for which no row was
+ * confirmed yet goes alone, so that a channel that the broker closes over it affects no other row. When the
+ * broker closes the channel over a group, the group is halved until the refused row is alone. The same happens
+ * when the broker closes the connection, as it does when it crashes over a message. That may have another
+ * reason, so such a row is given up only after it was alone three times.
  *
- * A row that it says nack to goes again after a wait that doubles while nothing is confirmed: all behind it
- * wait, too, since nobody knows which of them come to the same queue. It and those that were out with it go
- * one by one, in order, and those behind them in groups that grow by one: what was out behind it may have
- * been taken, and nobody can take it back. So a queue that is full gets them as fast as it is emptied, and
- * few of them at once.
+ * A row that the broker nacks is sent again after a wait, which doubles while nothing is confirmed. All later
+ * rows wait, too, since the relay does not know which of them reach the same queue. The row and all rows that
+ * were in flight beside it go one by one, in order; those behind them go in groups that grow by one. The broker
+ * may have accepted rows that were in flight behind the nacked one, and this cannot be undone. So a full queue
+ * gets rows as fast as its consumers empty it, and few of them at once.
  *
- * An exchange that refuses all that goes to it (it is missing, the user may not write, it is not in
- * outbox.exchanges) is stopped: at the first refusal where it has worked before, else at the third in a row.
- * Rows for a stopped exchange are parked in a table of their own, in order, so that the position moves and
- * rows for other exchanges go on. The first of them is tried each second. Once it is confirmed the parked rows
- * follow, in pages; with the last page new rows wait in memory instead of being parked, and when all are
- * confirmed and deleted the exchange is open. Parked rows outlive the relay: the next holder lists them first.
+ * An exchange that refuses every row (it does not exist, the user may not write to it, it is not in
+ * outbox.exchanges) is stopped: at the first refusal if it has worked before, else at the third in a row. Rows
+ * for a stopped exchange are parked in a table of their own, in order, so that the position advances and rows
+ * for other exchanges continue. The first parked row is tried each second. Once it is confirmed, the others
+ * follow in pages. While the last page is sent, new rows wait in memory instead of being parked. When all are
+ * confirmed and deleted, the exchange is open. Parked rows outlive the relay: the next one lists them first.
  *
  *     open --refused--> stopped: new rows are parked --last page--> new rows wait --all confirmed--> open
  *                          ^                                             |
  *                          +--------------- there was another page ------+
  *
- * A row for an exchange that is not in outbox.exchanges first makes the relay offer its lease: in a rollout
+ * For a row to an exchange that is not in outbox.exchanges the relay first offers its lease: during a rollout
  * another replica may know the exchange already.
  *
  * An exchange in outbox.ordered gets one row per routing key at a time. Later rows of the key wait behind it,
- * so no nack and no lost connection can let one pass another. Such an exchange also stops over a row that it
- * returns, and at its first refusal: a letter would be a gap that the publisher did not make. Rows that no
- * broker accepts become letters here too, and their key continues after the letter is committed.
+ * so neither a nack nor a lost connection can let one overtake another. Such an exchange also stops at its
+ * first refusal, and when it returns a row: a dead letter would be a gap that the publisher did not make. Rows
+ * that no broker would accept are dead-lettered here, too, and their key continues after the commit.
  *
- * A message that the broker returns has no tag. So no two rows are in flight together that a return could not
- * tell apart: the later one waits until the earlier one is confirmed.
+ * A message that the broker returns has no tag. So rows that a return could not tell apart are never in flight
+ * together: the later one waits until the earlier one is confirmed.
  *
- * It polls at once while there is more of a batch, soon while rows come, and less and less while none does;
- * then it asks first whether any transaction has ended at all, which costs the database next to nothing. */
+ * The relay polls at once while a batch has more rows, soon while rows arrive, and at growing intervals
+ * otherwise. It then asks first whether any transaction has ended at all, which costs the database very
+ * little. */
 
 enum {
     OUTBOX_OUT_MAX = 256,           /* unconfirmed rows */

@@ -112,7 +112,7 @@ struct queue_share {
     } unkeyed;
 };
 
-/* A request whose answer nobody awaits any more. */
+/* A request whose answer is no longer awaited. */
 struct abandon {
     uint64_t ref;
     struct buf body; /* the HTTP side may read it until the request is abandoned */

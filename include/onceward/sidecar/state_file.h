@@ -25,11 +25,11 @@ struct state_file {
 
 enum { STATE_FILE_TAKEN = 1 };
 
-/* Locks the file at path (its folder is made where only that is missing) and reads what the life before has
- * left there. instance: as configured, NULL: the file's, or a new one. Instance and start are set whatever
- * the answer. Call it before there are threads that read the environment: see lock_take. A program that was
- * started in this one's place finds the lock that it has. STATE_FILE_TAKEN: another sidecar runs with it, f
- * names its process. -1: it cannot be locked, f says why; state_file_replace tries that again. */
+/* Locks the file at path (and creates its folder if only that is missing), and reads the state of the previous
+ * process. instance: as configured, NULL: the file's, or a new one. Instance and start are set in every case.
+ * Call it before there are threads that read the environment: see lock_take. A program that replaces this one by
+ * execve finds the lock that it has. STATE_FILE_TAKEN: another sidecar runs with it, f names its process. -1: it
+ * cannot be locked, f says why; state_file_replace tries again. */
 int state_file_open(struct state_file *s, const char *path, const char *instance, struct fault *f);
 
 /* Replaces the whole content. Locks the file first if needed. Returns like state_file_open. */
@@ -38,7 +38,7 @@ int state_file_replace(struct state_file *s, struct slice text, struct fault *f)
 /* Ends the lock and frees; the file stays. */
 void state_file_close(struct state_file *s);
 
-/* Could a sidecar run with the file at path? Leaves nothing behind. Not for the sidecar itself.
+/* Could a sidecar run with the file at path? Leaves no file behind. Not for the sidecar itself.
  * STATE_FILE_TAKEN: another one runs; *ret_pid is its process (0: not visible from here). -1: f. */
 int state_file_try(const char *path, int64_t *ret_pid, struct fault *f);
 
