@@ -45,7 +45,7 @@ static async Task<IResult> Charge(Order order, HttpRequest request, NpgsqlDataSo
 
 static async Task InTransaction(NpgsqlConnection db, string token, Order order)
 {
-    await using var transaction = await db.BeginTransactionAsync(); // rolls back where it is disposed of without a commit
+    await using var transaction = await db.BeginTransactionAsync(); // rolls back if it is disposed of without a commit
     await using var complete = new NpgsqlCommand("SELECT onceward.complete($1)", db, transaction) { Parameters = { new() { Value = token } } };
     await complete.ExecuteNonQueryAsync();
     await using var insert = new NpgsqlCommand("INSERT INTO charges (order_id, cents) VALUES ($1, $2)", db, transaction)

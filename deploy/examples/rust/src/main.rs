@@ -10,7 +10,7 @@ struct Order {
 }
 
 async fn in_transaction(db: &mut Client, token: &str, order: &Order) -> Result<(), Error> {
-    let transaction = db.transaction().await?; // rolls back where it is dropped without a commit
+    let transaction = db.transaction().await?; // rolls back if it is dropped without a commit
     transaction.execute("SELECT onceward.complete($1)", &[&token]).await?;
     transaction.execute("INSERT INTO charges (order_id, cents) VALUES ($1, $2)", &[&order.id, &order.cents]).await?;
     transaction.commit().await
