@@ -15,7 +15,7 @@ AS $$
 DECLARE
     v_key text[] := onceward.token_read(token);
 BEGIN
-    IF current_setting('synchronous_commit') <> 'off' THEN
+    IF v_key[4] IS NULL AND current_setting('synchronous_commit') <> 'off' THEN
         UPDATE onceward.inbox r
         SET status = 'completed', completed_at = clock_timestamp()
         WHERE r.consumer = v_key[1] AND r.message_id = v_key[2] AND r.token = v_key[3]::uuid AND r.status = 'processing';

@@ -1,7 +1,8 @@
 -- For applications, in the transaction of their work: marks the rows of all these tokens completed and returns
 -- their number. Raises like complete does for one token; then no row is completed:
 --
---   OW001  some are not valid any more: taken over, given up, used or unknown. DETAIL names ten of them
+--   OW001  some are not valid any more: taken over, given up, used or unknown; or they come behind a message of their
+--          key that is neither completed nor among these tokens (see tokens_apart). DETAIL names ten of them
 --   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that occurs twice
 --   OW003  all of them were used already
 --
@@ -25,21 +26,22 @@ SET enable_memoize = off
 SET enable_tidscan = on
 AS $$
 DECLARE
-    v_n    integer := onceward.tokens_check(tokens);
-    v_tids tid[];
+    v_n      integer := onceward.tokens_check(tokens);
+    v_tids   tid[];
+    v_behind boolean;
 BEGIN
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT array_agg(f.tid) INTO v_tids
+    SELECT array_agg(f.tid), bool_or(i.key[4] IS NOT NULL) INTO v_tids, v_behind
     FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key
           FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
         WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
         LIMIT 1 FOR UPDATE OF r) f;
-    IF coalesce(cardinality(v_tids), 0) < v_n THEN
+    IF coalesce(cardinality(v_tids), 0) < v_n OR (v_behind AND cardinality(onceward.tokens_apart(tokens)) > 0) THEN
         PERFORM onceward.tokens_refuse(tokens,
             'Roll back and answer with an error: each message is delivered again unless it is done. Or call onceward.complete_valid() and do the work of the tokens that it answers.');
     END IF;

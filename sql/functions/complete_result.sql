@@ -1,7 +1,8 @@
 -- For applications, in the transaction of their work: marks the token's row completed and returns 'completed'. A
 -- result that is not NULL is kept with the row.
 --
---   OW001  the token is not the row's any more: taken over, given up, unknown
+--   OW001  the token is not the row's any more: taken over, given up, unknown; or it names a message before it in its
+--          key (see tokens_apart) that is not completed, in this transaction or earlier
 --   OW002  it is not a token, or the result is longer than 64 KiB
 --   OW003  it was used already, by a transaction that committed (or by an earlier statement of this one)
 --
@@ -43,7 +44,9 @@ BEGIN
 
     UPDATE onceward.inbox r
     SET status = 'completed', completed_at = clock_timestamp(), result = complete.result
-    WHERE r.consumer = v_key[1] AND r.message_id = v_key[2] AND r.token = v_secret AND r.status = 'processing';
+    WHERE r.consumer = v_key[1] AND r.message_id = v_key[2] AND r.token = v_secret AND r.status = 'processing'
+      AND (v_key[4] IS NULL
+           OR EXISTS (SELECT FROM onceward.inbox p WHERE p.consumer = v_key[1] AND p.message_id = onceward.token_before(v_key) AND p.status = 'completed'));
     IF FOUND THEN
         RETURN 'completed';
     END IF;
@@ -57,6 +60,13 @@ BEGIN
             MESSAGE = 'this transaction token was used already',
             DETAIL = format('Message %s of consumer %s is completed by it.', v_id, v_consumer),
             HINT = 'Roll back and answer with an error: a completed message stays completed. This happens when code calls onceward.complete() twice, or a request is repeated.';
+    END IF;
+    IF v_status = 'processing' AND v_key[4] IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'OW001',
+            MESSAGE = 'this transaction token is not valid yet',
+            DETAIL = format('Message %s of consumer %s comes behind message %s in its key, which is not completed.',
+                            v_id, v_consumer, quote_literal(onceward.error_shown(onceward.token_before(v_key)))),
+            HINT = 'Complete the messages of a key in the order of the request. After one that failed, leave out the others of its key, and name them with status 424.';
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'this transaction token is not valid any more',

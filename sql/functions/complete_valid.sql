@@ -1,6 +1,7 @@
 -- For applications, in the transaction of their work: marks the rows of the tokens that are still valid completed,
 -- and returns these tokens, in the order of the array. The caller then does the work of these messages only, so
--- that one token that was taken over does not spoil the others.
+-- that one token that was taken over does not spoil the others. A message that comes behind another one of its key is
+-- valid only if that one is completed, or is valid and stands before it in the array (see tokens_in_order).
 --
 -- Raises OW002 like complete_all. At REPEATABLE READ and SERIALIZABLE a row that was changed since the snapshot
 -- raises 40001 here, too.
@@ -15,21 +16,32 @@ SET enable_memoize = off
 SET enable_tidscan = on
 AS $$
 DECLARE
-    v_n     integer := onceward.tokens_check(tokens);
-    v_tids  tid[];
-    v_valid text[];
+    v_n      integer := onceward.tokens_check(tokens);
+    v_tids   tid[];
+    v_valid  text[];
+    v_behind boolean;
+    v_places integer[];
 BEGIN
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT array_agg(f.tid), array_agg(i.token ORDER BY i.ord) INTO v_tids, v_valid
+    SELECT array_agg(f.tid ORDER BY i.ord), array_agg(i.token ORDER BY i.ord), bool_or(i.key[4] IS NOT NULL)
+    INTO v_tids, v_valid, v_behind
     FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key, s.token, s.ord
           FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
         WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
         LIMIT 1 FOR UPDATE OF r) f;
+    IF v_behind THEN
+        v_places := onceward.tokens_in_order(v_valid);
+        IF cardinality(v_places) < cardinality(v_valid) THEN
+            SELECT array_agg(u.tid ORDER BY u.ord), array_agg(u.token ORDER BY u.ord) INTO v_tids, v_valid
+            FROM unnest(v_tids, v_valid) WITH ORDINALITY u (tid, token, ord)
+            WHERE u.ord = ANY (v_places);
+        END IF;
+    END IF;
 
     UPDATE onceward.inbox r SET status = 'completed', completed_at = clock_timestamp()
     WHERE r.ctid = ANY (v_tids) AND r.status = 'processing';

@@ -1,11 +1,12 @@
--- Takes a token apart: {consumer, message id, secret as 32 hex digits}. Raises OW002 for anything that is not a
--- token, including NULL.
+-- Takes a token apart: {consumer, message id, secret as 32 hex digits}, and the key of the message before it as it
+-- stands in the token, if it names one. Raises OW002 for anything that is not a token, including NULL.
 --
 -- Everything is checked before it is decoded: decode() and convert_from() raise errors of their own, and catching
 -- those would cost an EXCEPTION block, hence a subtransaction, in every call of complete().
 --
 -- Grammar: `ow1.` base64url(consumer, NUL, message id) `.` base64url(16 bytes), no padding, spare bits zero, at
--- most 720 bytes.
+-- most 720 bytes. A message that is in one request with the message before it in its key (`order.key`) has that one's
+-- first part between its own two: `ow1.` part `.` part of the other one `.` secret. See tokens_apart.
 --
 -- PL/pgSQL prepares every expression of a function again in every transaction that calls it, and an application
 -- calls this once per transaction: so the usual case has only three expressions.
@@ -39,6 +40,10 @@ BEGIN
     IF octet_length(v_text) = (v_length - 27) * 3 / 4 + 3 AND left(v_text, 1) <> E'\\' AND split_part(v_text, E'\\', 2) LIKE '000_%' THEN
         RETURN ARRAY[split_part(v_text, E'\\', 1), substr(split_part(v_text, E'\\', 2), 4),
                      encode(decode(translate(right(p_token, 22), '-_', '+/') || '==', 'base64'), 'hex')];
+    END IF;
+    -- The part of the other message is decoded where it is needed.
+    IF v_length <= 1404 AND p_token COLLATE "C" ~ '^ow1[.][A-Za-z0-9_-]+[.][A-Za-z0-9_-]+[.][A-Za-z0-9_-]{22}$' THEN
+        RETURN onceward.token_read('ow1.' || split_part(p_token, '.', 2) || '.' || right(p_token, 22), p_place) || split_part(p_token, '.', 3);
     END IF;
     IF v_text IS NOT NULL THEN
         v_key := decode(v_text, 'escape');

@@ -1,6 +1,6 @@
 -- Raises the reason why not all of these tokens could be used: OW003 if each was used already, else OW001. The
--- DETAIL names the first ten that are used or not valid, and nothing about rows whose token the caller does not
--- have.
+-- DETAIL names the first ten that are used, not valid, or behind another message that is not completed, and nothing
+-- about rows whose token the caller does not have.
 --
 -- It has the planner settings of its callers: otherwise its plan may be a sequential scan, which makes unrelated
 -- serializable transactions fail.
@@ -18,6 +18,7 @@ DECLARE
     v_bad   bigint;
     v_lost  bigint;
     v_names text;
+    v_apart integer[] := onceward.tokens_apart(p_tokens);
 BEGIN
     SELECT count(*) FILTER (WHERE b.used), count(*), count(*) FILTER (WHERE b.lost),
            string_agg(b.name, '; ' ORDER BY b.ord) FILTER (WHERE b.place <= c_named)
@@ -27,6 +28,9 @@ BEGIN
                format('%s of consumer %s is %s', quote_literal(onceward.error_shown(t.key[2])), quote_literal(onceward.error_shown(t.key[1])),
                       CASE WHEN r.status IS NULL THEN 'not valid'
                            WHEN r.status = 'completed' THEN 'used'
+                           WHEN r.status = 'processing' THEN
+                               format('behind %s in its key, which is neither completed nor among these tokens',
+                                      quote_literal(onceward.error_shown(onceward.token_before(t.key))))
                            ELSE format('given up: %s%s', r.status, coalesce(' (' || onceward.error_shown(r.last_error) || ')', ''))
                            END) AS name
         FROM (SELECT u.ord, onceward.token_read(u.token, u.ord::integer) AS key
@@ -34,7 +38,7 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT r.status, r.last_error FROM onceward.inbox r
             WHERE r.consumer = t.key[1] AND r.message_id = t.key[2] AND r.token = t.key[3]::uuid LIMIT 1) r ON true
-        WHERE r.status IS DISTINCT FROM 'processing') b;
+        WHERE r.status IS DISTINCT FROM 'processing' OR t.ord = ANY (v_apart)) b;
     IF v_used = cardinality(p_tokens) THEN
         RAISE EXCEPTION USING ERRCODE = 'OW003',
             MESSAGE = 'these transaction tokens were used already',

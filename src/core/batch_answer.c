@@ -10,6 +10,7 @@
 
 #include "onceward/base/buf.h"
 #include "onceward/base/scan.h"
+#include "onceward/core/token.h"
 
 #include <stdlib.h>
 #include <strings.h>
@@ -32,7 +33,8 @@ static struct batch_member *find_member(struct batch_reader *r, struct slice raw
     for (size_t i = 0; i < r->n; i++) {
         struct batch_member *m = &r->members[(r->next + i) % r->n];
 
-        if (slice_equal(buf_slice(&r->text), by_token ? m->token : m->id)) {
+        if (by_token ? token_is_same(buf_slice(&r->text), m->token)
+                     : slice_equal(buf_slice(&r->text), m->id)) {
             r->next = (r->next + i + 1) % r->n;
             return m;
         }

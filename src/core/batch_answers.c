@@ -5,6 +5,7 @@
 #include "core/life.h"
 #include "core/member_answer.h"
 #include "core/request.h"
+#include "core/runs.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -202,8 +203,19 @@ static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum
     member_answered(q, now_ms, d, own, a);
 }
 
+/* Behind a message of its key that has failed. Should its row be completed, its release shows that. */
+static void give_unattempted(struct queue *q, int64_t now_ms, struct delivery *d, const struct answer *a)
+{
+    struct answer own = *a;
+
+    own.brief = own.error = "not attempted: the message before it in its key has failed";
+    own.body = (struct slice){0};
+    runs_forget_try(d);
+    member_answered(q, now_ms, d, VERDICT_SPLIT, &own);
+}
+
 static void give(struct queue *q, int64_t now_ms, struct delivery *d, const struct batch_member *m,
-                 enum batch_verdict v, const struct answer *a)
+                 bool is_unattempted, enum batch_verdict v, const struct answer *a)
 {
     bool is_read = v == BATCH_ANSWERED || v == BATCH_ACCEPTED;
 
@@ -213,6 +225,8 @@ static void give(struct queue *q, int64_t now_ms, struct delivery *d, const stru
         d->answer.n_refused = 0;
     if (!is_read) {
         give_whole(q, now_ms, d, v, a);
+    } else if (is_unattempted) {
+        give_unattempted(q, now_ms, d, a);
     } else if (m->failed) {
         give_named(q, now_ms, d, m, a);
     } else {
@@ -247,9 +261,15 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
 
     if (reading.why)
         shown.brief = shown.error = reading.why;
+    /* The members of a key stand together, in its order. */
+    bool has_failed = false;
+
     for (size_t i = 0; i < w.n; i++) {
+        bool is_unattempted = has_failed && q->rules.transaction && w.deliveries[i]->claim.is_behind;
+
+        has_failed = w.members[i].failed || is_unattempted;
         held_leave_request(q, now_ms, w.deliveries[i]);
-        give(q, now_ms, w.deliveries[i], &w.members[i], reading.verdict, &shown);
+        give(q, now_ms, w.deliveries[i], &w.members[i], is_unattempted, reading.verdict, &shown);
     }
     assert(!r->members.len); /* each has its answer */
     work_deinit(&w);

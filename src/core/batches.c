@@ -2,8 +2,10 @@
 #include "core/batches.h"
 
 #include "core/notes.h"
+#include "core/order.h"
 #include "core/quarantine.h"
 #include "core/request.h"
+#include "core/runs.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/core/batch_envelope.h"
@@ -40,7 +42,7 @@ size_t batches_messages(const struct queue *q)
     return least(batch_size_messages(&q->application->batch_size), (size_t)q->rules.batch.max_messages);
 }
 
-static size_t most_bytes(const struct queue *q)
+size_t batches_bytes(const struct queue *q)
 {
     return least(batch_size_bytes(&q->application->batch_size), q->rules.batch.max_bytes);
 }
@@ -81,9 +83,14 @@ static bool is_probe(const struct queue *q, const struct delivery *d)
            (d->answer.n_refused >= REFUSALS_TOGETHER || d->copy.redelivered);
 }
 
+bool batches_may_share(const struct queue *q, const struct delivery *d)
+{
+    return batches_are_on(q) && !q->share->brake.on && !is_probe(q, d);
+}
+
 static size_t most_by_size(const struct queue *q, const struct delivery *d)
 {
-    size_t most = batches_are_on(q) && !q->share->brake.on && !is_probe(q, d) ? batches_messages(q) : 1;
+    size_t most = batches_may_share(q, d) ? batches_messages(q) : 1;
 
     if (d->claim.batch_cap > 0 && (size_t)d->claim.batch_cap < most)
         most = (size_t)d->claim.batch_cap;
@@ -125,12 +132,17 @@ static bool is_of_one_kind(const struct queue *q, const struct delivery *a, cons
            (!a->claim.batch_cap || a->claim.failed_with == b->claim.failed_with);
 }
 
-static void body_add(struct queue *q, struct request *r, const struct delivery *d, struct buf *token)
+/* before: the member before d in its key; NULL: none. */
+static void body_add(struct queue *q, struct request *r, const struct delivery *d,
+                     const struct delivery *before, struct buf *token)
 {
     const struct queue_batch_rules *rules = &q->rules.batch;
 
     buf_reset(token);
-    token_write(token, rules->consumer, delivery_slice(d), d->claim.token);
+    if (before)
+        token_write_behind(token, rules->consumer, delivery_slice(d), delivery_slice(before), d->claim.token);
+    else
+        token_write(token, rules->consumer, delivery_slice(d), d->claim.token);
     struct envelope_member e = {
         .token = buf_slice(token),
         .id = delivery_slice(d),
@@ -145,48 +157,87 @@ static void body_add(struct queue *q, struct request *r, const struct delivery *
     envelope_add(&r->body, &e);
 }
 
+/* False: it does not fit, and nothing is changed. */
+static bool member_add(struct queue *q, struct request *r, struct delivery *d, const struct delivery *before,
+                       struct buf *token)
+{
+    size_t len = r->body.len;
+
+    /* Encoding a large body only to drop it would cost its memory twice. */
+    if (len + d->copy.body_len + 2 > batches_bytes(q)) {
+        r->is_full = len + d->copy.body_len + 2 > batch_size_bytes(&q->application->batch_size);
+        return false;
+    }
+    body_add(q, r, d, before, token);
+    if (r->body.len + 2 > batches_bytes(q)) {
+        r->is_full = r->body.len + 2 > batch_size_bytes(&q->application->batch_size);
+        r->body.len = len;
+        return false;
+    }
+    request_add(r, d);
+    d->claim.is_behind = before != NULL;
+    return true;
+}
+
+/* A member of an ordered queue: those behind it in its key go with it. */
+static void run_add(struct queue *q, int64_t now_ms, struct request *r, struct delivery *d, size_t most,
+                    may_accompany_fn *may, struct buf *token)
+{
+    const struct delivery *first = request_first(r);
+
+    for (struct delivery *next; r->members.len < most && (next = runs_behind(d)); d = next)
+        if (!is_of_one_kind(q, first, next) || !may(q, now_ms, next) || !member_add(q, r, next, d, token))
+            return;
+}
+
+/* Ready messages, a run counted once: it cannot be divided among the slots. */
+static size_t n_ready(const struct queue *q)
+{
+    size_t n = 0;
+
+    if (!q->rules.ordered)
+        return q->held.wanted[OP_FORWARD].len;
+    for (const struct link *k = q->held.wanted[OP_FORWARD].head.next; k != &q->held.wanted[OP_FORWARD].head;
+         k = k->next)
+        n += !order_waits(container_of((struct link *)k, struct delivery, in_list));
+    return n;
+}
+
 void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free, may_accompany_fn *may)
 {
     struct delivery *first = request_first(r);
-    size_t most = most_members(q, first), ready = q->held.wanted[OP_FORWARD].len, n = 1;
-    size_t each = (ready + (size_t)n_free - 1) / (size_t)(n_free > 0 ? n_free : 1);
+    size_t most = most_members(q, first), n = 1;
+    size_t each = (n_ready(q) + (size_t)n_free - 1) / (size_t)(n_free > 0 ? n_free : 1);
     struct buf token = {0};
 
     assert(batches_are_on(q) && first && r->members.len == 1);
     /* A smaller request, after a failure, says nothing about the size: one message may be at fault. */
     r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->application->batch_size.n_cuts;
     r->parent = first->claim.batch_cap ? first->claim.failed_with : 0;
-    if (!first->claim.batch_cap && each < most && !quarantine_has(q, first))
-        most = each ? each : 1;
+    if (first->claim.batch_cap || quarantine_has(q, first))
+        each = most;
     envelope_begin(&r->body);
-    body_add(q, r, first, &token);
+    body_add(q, r, first, NULL, &token);
+    first->claim.is_behind = false;
+    run_add(q, now_ms, r, first, most, may, &token);
     list_each(&q->held.wanted[OP_FORWARD], k)
     {
         struct delivery *d = container_of(k, struct delivery, in_list);
-        size_t len = r->body.len;
 
-        if (n >= most)
+        if (n >= each || r->members.len >= most)
             break;
-        if (d == first || !is_of_one_kind(q, first, d) || !may(q, now_ms, d))
+        if (d == first || d->in_request.next || !is_of_one_kind(q, first, d) || !may(q, now_ms, d))
             continue;
-        /* Encoding a large body only to drop it would cost its memory twice. */
-        if (len + d->copy.body_len + 2 > most_bytes(q)) {
-            r->is_full = len + d->copy.body_len + 2 > batch_size_bytes(&q->application->batch_size);
+        if (q->rules.ordered && (runs_place(d) != RUN_FIRST || runs_len(d) > most - r->members.len))
+            continue;
+        if (!member_add(q, r, d, NULL, &token))
             break;
-        }
-        body_add(q, r, d, &token);
-        if (r->body.len + 2 > most_bytes(q)) {
-            r->is_full = r->body.len + 2 > batch_size_bytes(&q->application->batch_size);
-            r->body.len = len;
-            break;
-        }
-        request_add(r, d);
+        run_add(q, now_ms, r, d, most, may, &token);
         n++;
     }
     envelope_end(&r->body);
-    assert(r->members.len == n);
     buf_deinit(&token);
-    r->is_full |= n >= batch_size_messages(&q->application->batch_size);
+    r->is_full |= r->members.len >= batch_size_messages(&q->application->batch_size);
 }
 
 /* --- after a failure --- */

@@ -18,6 +18,10 @@ static inline bool batches_are_on(const struct queue *q)
 
 /* Largest number of messages and bytes of a request: as configured, or as learned from the application. */
 size_t batches_messages(const struct queue *q);
+size_t batches_bytes(const struct queue *q);
+
+/* May d share its next request, as far as the circuit breaker and the limiter are concerned? */
+bool batches_may_share(const struct queue *q, const struct delivery *d);
 
 /* A request succeeded; or had no answer within its window, or was too large: the learned size grows or shrinks. */
 void batches_learn_more(struct queue *q, const struct request *r);

@@ -110,6 +110,7 @@
 #include "core/order.h"
 #include "core/pauses.h"
 #include "core/rows.h"
+#include "core/runs.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/mem.h"
@@ -406,9 +407,19 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
     }
 }
 
+/* The leader of an id is claimed when the messages before it in its key have ended, or with them: see runs.h. */
+static struct step life_in_order(const struct delivery *d, enum fact fact, struct step s)
+{
+    bool claims = s.op == OP_CLAIM && (s.kind == STEP_WANT || (s.kind == STEP_WAIT && s.wait == WAIT_BRAKE));
+
+    if (!claims || fact == FACT_KEY || d->leader != d || !order_waits(d))
+        return s;
+    return step_with(step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX), s.effects);
+}
+
 static void life_take(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
 {
-    life_apply(q, now_ms, d, fact, life_without_channel(q, d, s));
+    life_apply(q, now_ms, d, fact, life_without_channel(q, d, life_in_order(d, fact, s)));
 }
 
 /* --- the circuit breaker, and operators --- */
@@ -956,20 +967,26 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 }
 /* --- answered, and the row is read --- */
 
-/* None of the members is completed: the request has failed as a whole, and no member is charged. A token that was
- * accepted may have been extended since, so the database decides whether it is over. */
-static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d,
-                                        bool only_expired)
+/* A member that is not charged. A token that was accepted may have been extended since, so the database decides whether
+ * it is over. */
+static struct step member_not_charged(struct queue *q, struct delivery *d, bool only_expired)
 {
     assert(batches_in_company(d));
-    life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
-    batches_split(q, d);
     if (!only_expired)
         return life_release(d, 0, row_as_it_is());
     fail_set(d, (struct outcome_fail){.delay_ms = held_delay_ms(q, d, d->claim.attempt),
                                       .changes = row_as_it_is(),
                                       .only_expired = true});
     return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
+}
+
+/* None of the members is completed: the request has failed as a whole. */
+static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d,
+                                        bool only_expired)
+{
+    life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
+    batches_split(q, d);
+    return member_not_charged(q, d, only_expired);
 }
 
 static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -1011,6 +1028,10 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
     }
     if (batches_in_company(d) && !d->request->some_completed)
         return whole_request_failed(q, now_ms, d, accepted);
+    if (runs_was_not_attempted(d)) {
+        runs_forget_try(d);
+        return member_not_charged(q, d, accepted);
+    }
     return life_fail(q, now_ms, d, row_as_it_is(), accepted);
 }
 

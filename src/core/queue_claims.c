@@ -5,6 +5,8 @@
 #include "core/order.h"
 #include "core/pauses.h"
 #include "core/quarantine.h"
+#include "core/run_claims.h"
+#include "core/runs.h"
 
 #include "onceward/base/mem.h"
 
@@ -160,6 +162,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
     if (!delivery_has_token(d))
         d->claim.of_row = CLAIM_OFFERED;
     d->claim.alone = alone;
+    d->claim.is_behind = order_waits(d);
     d->claim.trial = q->share->brake.on;
     d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
     held_outcome(d, OUTCOME_NONE);
@@ -175,6 +178,8 @@ static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, 
     bool fresh = !delivery_has_token(d);
 
     assert(d->op == OP_CLAIM && d->phase == PHASE_WANTED && d->message && d->id_len);
+    if (q->rules.ordered && !order_waits(d) && !alone)
+        run_claims_begin(q, d);
     claim_prepare(q, now_ms, d, alone);
     q->flow.claimed_ms = now_ms;
     action_take(q, now_ms, d, ACTION_DATABASE, ret);
@@ -323,8 +328,13 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
         return false;
     }
     for (;;) {
-        struct delivery *d = quarantine_next(q, now_ms);
+        struct delivery *d = run_claims_next(q);
 
+        if (d) {
+            life_go(q, now_ms, d, FACT_KEY, step_want(OP_CLAIM));
+            return claim_delivery(q, now_ms, d, false, ret);
+        }
+        d = quarantine_next(q, now_ms);
         if (d)
             return claim_delivery(q, now_ms, d, true, ret);
         d = next_candidate(q, now_ms);
@@ -485,7 +495,12 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
                     q->drain ? life_release_to_requeue(d, 0) : life_release(d, 0, row_as_it_is()));
             continue;
         }
-        if (!may_forward(q, now_ms, d))
+        if (q->rules.ordered && runs_place(d) == RUN_BROKEN) {
+            error_text_set(d, "not sent: the message before it in its key is not ready", NULL);
+            life_go(q, now_ms, d, FACT_TURN, life_release(d, 0, row_as_it_is()));
+            continue;
+        }
+        if (!may_forward(q, now_ms, d) || (q->rules.ordered && runs_place(d) != RUN_FIRST))
             continue;
         /* A slot must be free, or the new window would be wasted like the old one. */
         if (needs_reclaim(q, now_ms, d)) {

@@ -14,8 +14,7 @@ enum {
     KEY_MAX = (TOKEN_MAX - PREFIX - 1 - SECRET_CHARS) * 3 / 4
 };
 
-void token_write(struct buf *out, struct slice consumer, struct slice message_id,
-                 const uint8_t secret[TOKEN_SECRET])
+static void key_add(struct buf *out, struct slice consumer, struct slice message_id)
 {
     char key[KEY_MAX];
     size_t len = consumer.len + 1 + message_id.len;
@@ -24,10 +23,36 @@ void token_write(struct buf *out, struct slice consumer, struct slice message_id
     memcpy(key, consumer.data, consumer.len);
     key[consumer.len] = '\0';
     memcpy(key + consumer.len + 1, message_id.data, message_id.len);
-    buf_add(out, prefix, PREFIX);
     buf_add_base64url(out, key, len);
     buf_add_char(out, '.');
+}
+
+void token_write(struct buf *out, struct slice consumer, struct slice message_id,
+                 const uint8_t secret[TOKEN_SECRET])
+{
+    buf_add(out, prefix, PREFIX);
+    key_add(out, consumer, message_id);
     buf_add_base64url(out, secret, TOKEN_SECRET);
+}
+
+void token_write_behind(struct buf *out, struct slice consumer, struct slice message_id, struct slice before,
+                        const uint8_t secret[TOKEN_SECRET])
+{
+    buf_add(out, prefix, PREFIX);
+    key_add(out, consumer, message_id);
+    key_add(out, consumer, before);
+    buf_add_base64url(out, secret, TOKEN_SECRET);
+}
+
+bool token_is_same(struct slice token, struct slice other)
+{
+    const char *end = other.len > PREFIX ? memchr(other.data + PREFIX, '.', other.len - PREFIX) : NULL;
+    size_t key = end ? (size_t)(end - other.data) + 1 : 0, tail = other.len - key;
+
+    if (slice_equal(token, other))
+        return true;
+    return key && token.len > other.len && tail == SECRET_CHARS && !memcmp(token.data, other.data, key) &&
+           !memcmp(token.data + token.len - tail, end + 1, tail);
 }
 
 static int sextet(char c)

@@ -392,7 +392,8 @@ static bool do_begin(struct world *w, struct post *carrier)
 
         if (p->has_tx || p->named || p->forgotten)
             continue;
-        enum inbox_said said = inbox_sim_complete(&p->truth->row, p->token, carrier->tx);
+        enum inbox_said said =
+            inbox_sim_complete(&p->truth->row, p->token, p->before ? &p->before->row : NULL, carrier->tx);
 
         if (said == INBOX_WAITS)
             return false;

@@ -300,9 +300,23 @@ static int said_is(struct asked *a, int m, const char *ours)
 
 static const char *const said_names[] = {"ok", "OW001", "OW003", "55P03"};
 
+/* Appends the item of a token, which may name another message as the one before it. Answers that one's row, or NULL. */
+static struct inbox_row_sim *some_item(struct asked *a, int m, uint64_t token, char *text, size_t size)
+{
+    int before = (m + 1 + (int)random_below(&a->random, N_MESSAGES - 1)) % N_MESSAGES;
+    bool names = random_chance(&a->random, 3000);
+    size_t len = (size_t)snprintf(text, size, " 0:m%d:%llu", m, (unsigned long long)token);
+
+    if (!names)
+        return NULL;
+    snprintf(text + len, size - len, ":m%d", before);
+    return &a->rows[before];
+}
+
 /* The tokens of a request: two messages or more, in any order. */
 static size_t some_request(struct asked *a, struct inbox_row_sim *rows[N_MESSAGES],
-                           uint8_t tokens[N_MESSAGES][16], int messages[N_MESSAGES], char *text, size_t size)
+                           uint8_t tokens[N_MESSAGES][16], struct inbox_row_sim *befores[N_MESSAGES],
+                           int messages[N_MESSAGES], char *text, size_t size)
 {
     int first = (int)random_below(&a->random, N_MESSAGES),
         step = 1 + (int)random_below(&a->random, N_MESSAGES - 1);
@@ -314,18 +328,19 @@ static size_t some_request(struct asked *a, struct inbox_row_sim *rows[N_MESSAGE
 
         rows[i] = &a->rows[m];
         token_bytes(token, tokens[i]);
-        len += (size_t)snprintf(text + len, size - len, " 0:m%d:%llu", m, (unsigned long long)token);
+        befores[i] = some_item(a, m, token, text + len, size - len);
+        len += strlen(text + len);
     }
     return n;
 }
 
 static int do_request(struct asked *a, int t)
 {
-    struct inbox_row_sim *rows[N_MESSAGES];
+    struct inbox_row_sim *rows[N_MESSAGES], *befores[N_MESSAGES];
     uint8_t tokens[N_MESSAGES][16];
     int messages[N_MESSAGES];
     char text[200], ours[40];
-    size_t n = some_request(a, rows, tokens, messages, text, sizeof(text));
+    size_t n = some_request(a, rows, tokens, befores, messages, text, sizeof(text));
     uint64_t what = random_below(&a->random, 3), valid = (UINT64_C(1) << n) - 1;
     enum inbox_said said;
 
@@ -337,8 +352,8 @@ static int do_request(struct asked *a, int t)
     }
     if (!ask(a, "complete_%s %d%s", what == 1 ? "all" : "valid", t, text))
         return 2;
-    said = what == 1 ? inbox_sim_complete_all(rows, tokens, n, (uint64_t)t + 1)
-                     : inbox_sim_complete_valid(rows, tokens, n, (uint64_t)t + 1, &valid);
+    said = what == 1 ? inbox_sim_complete_all(rows, tokens, befores, n, (uint64_t)t + 1)
+                     : inbox_sim_complete_valid(rows, tokens, befores, n, (uint64_t)t + 1, &valid);
     for (size_t i = 0; i < n && said == INBOX_OK; i++)
         a->in_tx[t] |= (unsigned)(valid >> i & 1) << messages[i];
     snprintf(ours, sizeof(ours), "%s", said_names[said]);
@@ -383,9 +398,12 @@ static int do_application(struct asked *a, int m)
             return 2;
         return said_is(a, m, said_names[inbox_sim_extend(&a->rows[m], now_us(a), bytes, 8500000)]);
     }
-    if (!ask(a, "complete %d 0:m%d:%llu", t, m, (unsigned long long)token))
+    char text[80];
+    const struct inbox_row_sim *before = some_item(a, m, token, text, sizeof(text));
+
+    if (!ask(a, "complete %d%s", t, text))
         return 2;
-    enum inbox_said said = inbox_sim_complete(&a->rows[m], bytes, (uint64_t)t + 1);
+    enum inbox_said said = inbox_sim_complete(&a->rows[m], bytes, before, (uint64_t)t + 1);
 
     if (said == INBOX_OK)
         a->in_tx[t] = 1u << m;

@@ -450,14 +450,23 @@ size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *a
     return all->n++;
 }
 
-enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16], uint64_t tx)
+/* Completed, as this transaction sees it. */
+static bool is_done(const struct inbox_row_sim *r, uint64_t tx)
+{
+    return has_row(r) && (r->status == INBOX_COMPLETED || r->locked_by == tx);
+}
+
+enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16],
+                                   const struct inbox_row_sim *before, uint64_t tx)
 {
     if (!has_row(r) || !has_token(r, token))
         return INBOX_OW001;
+    if (is_done(r, tx))
+        return INBOX_OW003;
+    if (before && !is_done(before, tx))
+        return INBOX_OW001;
     if (r->locked_by && r->locked_by != tx)
         return INBOX_WAITS;
-    if (r->status == INBOX_COMPLETED || r->locked_by == tx)
-        return INBOX_OW003;
     if (r->status != INBOX_PROCESSING)
         return INBOX_OW001;
     r->locked_by = tx;
@@ -469,15 +478,24 @@ static bool is_open(const struct inbox_row_sim *r, const uint8_t token[16])
     return has_row(r) && has_token(r, token) && r->status == INBOX_PROCESSING;
 }
 
-enum inbox_said inbox_sim_complete_valid(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
-                                         size_t n, uint64_t tx, uint64_t *ret_valid)
+static bool is_held_by_other(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16], size_t n,
+                             uint64_t tx)
 {
-    *ret_valid = 0;
     for (size_t i = 0; i < n; i++)
         if (is_open(rows[i], tokens[i]) && rows[i]->locked_by && rows[i]->locked_by != tx)
-            return INBOX_WAITS;
+            return true;
+    return false;
+}
+
+enum inbox_said inbox_sim_complete_valid(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
+                                         struct inbox_row_sim *const *befores, size_t n, uint64_t tx,
+                                         uint64_t *ret_valid)
+{
+    *ret_valid = 0;
+    if (is_held_by_other(rows, tokens, n, tx))
+        return INBOX_WAITS;
     for (size_t i = 0; i < n; i++) {
-        if (!is_open(rows[i], tokens[i]) || rows[i]->locked_by)
+        if (!is_open(rows[i], tokens[i]) || rows[i]->locked_by || (befores[i] && !is_done(befores[i], tx)))
             continue;
         rows[i]->locked_by = tx;
         *ret_valid |= UINT64_C(1) << i;
@@ -496,19 +514,26 @@ static enum inbox_said refusal(struct inbox_row_sim *const *rows, const uint8_t 
     return INBOX_OW003;
 }
 
-enum inbox_said inbox_sim_complete_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
-                                       size_t n, uint64_t tx)
+static bool is_among(struct inbox_row_sim *const *rows, size_t n, const struct inbox_row_sim *r)
 {
-    uint64_t valid;
-
-    if (inbox_sim_complete_valid(rows, tokens, n, tx, &valid) == INBOX_WAITS)
-        return INBOX_WAITS;
-    if (valid == (UINT64_C(1) << n) - 1)
-        return INBOX_OK;
     for (size_t i = 0; i < n; i++)
-        if (valid >> i & 1)
-            rows[i]->locked_by = 0;
-    return refusal(rows, tokens, n, tx);
+        if (rows[i] == r)
+            return true;
+    return false;
+}
+
+enum inbox_said inbox_sim_complete_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
+                                       struct inbox_row_sim *const *befores, size_t n, uint64_t tx)
+{
+    if (is_held_by_other(rows, tokens, n, tx))
+        return INBOX_WAITS;
+    for (size_t i = 0; i < n; i++)
+        if (!is_open(rows[i], tokens[i]) || rows[i]->locked_by ||
+            (befores[i] && !is_done(befores[i], tx) && !is_among(rows, n, befores[i])))
+            return refusal(rows, tokens, n, tx);
+    for (size_t i = 0; i < n; i++)
+        rows[i]->locked_by = tx;
+    return INBOX_OK;
 }
 
 enum inbox_said inbox_sim_extend_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16], size_t n,

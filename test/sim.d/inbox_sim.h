@@ -111,17 +111,20 @@ bool inbox_sim_is_letter(const struct inbox_letter_sim *l, const struct inbox_as
 size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *ask, uint64_t says,
                         bool *ret_inserted);
 
-/* The functions for applications. */
+/* The functions for applications. before: the row of the message that the token names as the one before it; NULL: it
+ * names none. */
 enum inbox_said { INBOX_OK, INBOX_OW001, INBOX_OW003, INBOX_WAITS };
-enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16], uint64_t tx);
+enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16],
+                                   const struct inbox_row_sim *before, uint64_t tx);
 void inbox_sim_commit(struct inbox_row_sim *r, int64_t now_us, uint64_t tx);
 
-/* The same for the tokens of a whole request, at most 64: rows[i] is that of tokens[i]. ret_valid: a bit for each
- * token that is completed, also by complete_valid, which skips the others. */
+/* The same for the tokens of a whole request, at most 64: rows[i] and befores[i] are those of tokens[i]. ret_valid: a bit
+ * for each token that is completed, also by complete_valid, which skips the others. */
 enum inbox_said inbox_sim_complete_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
-                                       size_t n, uint64_t tx);
+                                       struct inbox_row_sim *const *befores, size_t n, uint64_t tx);
 enum inbox_said inbox_sim_complete_valid(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
-                                         size_t n, uint64_t tx, uint64_t *ret_valid);
+                                         struct inbox_row_sim *const *befores, size_t n, uint64_t tx,
+                                         uint64_t *ret_valid);
 enum inbox_said inbox_sim_extend_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16], size_t n,
                                      int64_t now_us, int64_t for_us);
 void inbox_sim_rollback(struct inbox_row_sim *r, uint64_t tx);

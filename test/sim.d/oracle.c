@@ -123,19 +123,39 @@ static void check_message(struct world *w, const struct post *p)
         oracle_broken(w, "window", "%s is POSTed after the end of its window", t->id);
 }
 
-/* A request has different messages, at most as many as configured. */
-/* A request has at most one message of each key. */
-static void check_key_is_once(struct world *w, const struct post *carrier, size_t i)
+/* A message of its key published before t, neither completed nor dead. */
+static const struct truth *find_predecessor(const struct world *w, const struct truth *t)
 {
-    const struct truth *t = carrier->members[i]->truth;
+    for (size_t i = 0; i < w->n_truths; i++) {
+        const struct truth *u = &w->truths[i];
 
-    if (!rules_of(w, carrier->queue)->ordered || t->key < 0)
+        if (u != t && u->queue == t->queue && u->key == t->key && u->published_as &&
+            u->published_as < t->published_as && !u->done_us && u->n_open_copies > 0 &&
+            u->character != CHARACTER_NO_ID)
+            return u;
+    }
+    return NULL;
+}
+
+/* The messages of a key in one request follow each other: the token of each names the one before it. A later copy of a
+ * message may have another key. */
+static void check_key_is_a_run(struct world *w, const struct post *carrier, size_t i)
+{
+    const struct post *p = carrier->members[i];
+    const struct truth *before = NULL;
+
+    if (!rules_of(w, carrier->queue)->ordered || p->truth->key < 0 || p->truth->n_copies > 1)
         return;
     for (size_t j = 0; j < i; j++)
-        if (carrier->members[j]->truth->key == t->key &&
-            carrier->members[j]->queue == carrier->members[i]->queue)
-            oracle_broken(w, "order", "%s and %s of the same key are in one request",
-                          carrier->members[j]->truth->id, t->id);
+        if (carrier->members[j]->truth->key == p->truth->key && carrier->members[j]->truth->n_copies == 1)
+            before = carrier->members[j]->truth;
+    if (before != p->before && (!p->before || p->before->n_copies == 1))
+        oracle_broken(w, "order", "the token of %s names %s, and the one before it in the request is %s",
+                      p->truth->id, p->before ? p->before->id : "none", before ? before->id : "none");
+    const struct truth *open = p->before ? NULL : find_predecessor(w, p->truth);
+
+    if (open && w->now_us >= p->truth->placed_us)
+        oracle_broken(w, "order", "%s is POSTed before %s of the same key has ended", p->truth->id, open->id);
 }
 
 static void check_batch(struct world *w, const struct post *carrier)
@@ -148,9 +168,10 @@ static void check_batch(struct world *w, const struct post *carrier)
     for (size_t i = 0; i < carrier->n_members; i++) {
         const struct truth *t = carrier->members[i]->truth;
 
-        if (i && t == carrier->members[i - 1]->truth)
-            oracle_broken(w, "batch", "%s is twice in one request", t->id);
-        check_key_is_once(w, carrier, i);
+        for (size_t j = 0; j < i; j++)
+            if (t == carrier->members[j]->truth)
+                oracle_broken(w, "batch", "%s is twice in one request", t->id);
+        check_key_is_a_run(w, carrier, i);
         if (t->row.batch_cap && carrier->n_members > (size_t)t->row.batch_cap)
             oracle_broken(w, "batch", "%s is in a request of %zu, and it failed in one of twice %d", t->id,
                           carrier->n_members, t->row.batch_cap);
@@ -213,18 +234,21 @@ void oracle_answered(struct world *w, struct post *carrier)
     }
 }
 
-/* A message of its key published before t, neither completed nor dead. */
-static const struct truth *find_predecessor(const struct world *w, const struct truth *t)
+/* The part of the message before it in its key; NULL: the request has none. */
+static const struct post *before_in_request(const struct post *p)
 {
-    for (size_t i = 0; i < w->n_truths; i++) {
-        const struct truth *u = &w->truths[i];
-
-        if (u != t && u->queue == t->queue && u->key == t->key && u->published_as &&
-            u->published_as < t->published_as && !u->done_us && u->n_open_copies > 0 &&
-            u->character != CHARACTER_NO_ID)
-            return u;
-    }
+    for (size_t i = 0; i < p->carrier->n_members && p->before; i++)
+        if (p->carrier->members[i]->truth == p->before)
+            return p->carrier->members[i];
     return NULL;
+}
+
+bool oracle_is_behind_failed(const struct world *w, const struct post *p)
+{
+    for (p = before_in_request(p); p; p = before_in_request(p))
+        if (p->named && rules_of(w, p->queue)->transaction)
+            return true;
+    return false;
 }
 
 void oracle_effect(struct world *w, const struct post *p)
@@ -233,8 +257,13 @@ void oracle_effect(struct world *w, const struct post *p)
     const struct truth *before =
         rules_of(w, t->queue)->ordered && t->key >= 0 && !t->n_effects ? find_predecessor(w, t) : NULL;
 
-    /* Sent when it had an earlier place, with a copy that the broker has dropped since. */
-    if (before && p->sent_us >= t->placed_us)
+    /* Sent when it had an earlier place, with a copy that the broker has dropped since. In `response` an application may
+     * do a message's work although the one before it in the request has failed. */
+    bool is_own_choice = false;
+
+    for (size_t i = 0; i < p->carrier->n_members && !rules_of(w, t->queue)->transaction; i++)
+        is_own_choice |= p->carrier->members[i]->truth == before;
+    if (before && p->sent_us >= t->placed_us && !is_own_choice)
         oracle_broken(w, "order", "%s has its effect before %s of the same key", t->id, before->id);
     t->n_effects++;
     if (!t->done_us)
@@ -281,6 +310,8 @@ static const char *why_not_charged(const struct world *w, const struct post *p, 
         return "the database's connection broke meanwhile";
     if (p->carrier->n_members > 1 && !was_named(w, p))
         return "it failed in company";
+    if (oracle_is_behind_failed(w, p))
+        return "a message before it in its key had failed";
     if (p->answered && p->whole)
         return "the answer says nothing about it";
     if (item->op == OP_REVOKE && p->answered &&
@@ -996,7 +1027,7 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         }
 }
 
-/* The first message of a key does not wait for its key. All others do, or they are copies of an earlier one. */
+/* The first message of a key does not wait for its key. No other is claimed by itself. */
 static void check_lines(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -1006,12 +1037,14 @@ static void check_lines(struct world *w, const struct sidecar *s, int queue)
     for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of((struct link *)k, struct delivery, in_tags);
 
-        bool is_copy = d->wait == WAIT_FOLLOWING || d->wait == WAIT_SURPLUS;
+        bool is_wanted =
+            d->op == OP_CLAIM && d->phase == PHASE_WANTED && (d->wait == WAIT_NONE || d->wait == WAIT_BRAKE);
 
-        if (d->place.line && !is_copy && key_place_is_first(&d->place) == (d->wait == WAIT_ORDER))
-            oracle_broken(w, "order", "%.*s is %s of its key and %s", (int)d->id_len, d->id,
-                          key_place_is_first(&d->place) ? "the first" : "not the first",
-                          d->wait == WAIT_ORDER ? "waits for it" : "does not wait");
+        if (d->place.line && key_place_is_first(&d->place) && d->wait == WAIT_ORDER)
+            oracle_broken(w, "order", "%.*s is the first of its key and waits for it", (int)d->id_len, d->id);
+        if (d->place.line && !key_place_is_first(&d->place) && is_wanted)
+            oracle_broken(w, "order", "%.*s is not the first of its key and does not wait", (int)d->id_len,
+                          d->id);
         if (d->leader && d->leader->ref > d->ref)
             oracle_broken(w, "order", "%.*s follows a later delivery of its id", (int)d->id_len, d->id);
     }

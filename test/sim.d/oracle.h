@@ -47,6 +47,10 @@ const struct truth *oracle_truth(const struct world *w, int queue, const struct 
 void oracle_broken(struct world *w, const char *check, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Has the application named a message before it in its key, in the same request? Then it was not attempted, in
+ * `transaction`. */
+bool oracle_is_behind_failed(const struct world *w, const struct post *p);
+
 /* The core forwards: p is the request. */
 void oracle_forward(struct world *w, struct post *p);
 /* The core got the end of a request as a fact. */

@@ -58,7 +58,7 @@ static enum meaning meaning_of(const struct world *w, const struct post *p)
     static const int not_now[] = {408, 409, 423, 425, 429, 503};
     const struct queue_rules *rules = rules_of(w, p->queue);
 
-    if (!p->answered || p->whole || (p->carrier->n_members > 1 && !p->named))
+    if (!p->answered || p->whole || (p->carrier->n_members > 1 && !p->named) || oracle_is_behind_failed(w, p))
         return MEANS_NOTHING;
     if (p->kind == ANSWER_UNREACHABLE)
         return MEANS_UNREACHABLE;

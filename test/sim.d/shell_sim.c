@@ -331,13 +331,18 @@ static void forward(struct world *w, struct sidecar *s, int queue, const struct 
 
     list_each(&r->members, k)
     {
-        members[n] = post_new(w, s, queue, r, container_of(k, struct delivery, in_request));
-        if (!members[n++]) {
+        const struct delivery *d = container_of(k, struct delivery, in_request);
+
+        members[n] = post_new(w, s, queue, r, d);
+        if (!members[n] || (d->claim.is_behind && !n)) {
             oracle_broken(w, "action", "a request for nothing");
             return;
         }
+        members[n]->before = d->claim.is_behind ? members[n - 1]->truth : NULL;
+        n++;
     }
-    qsort(members, n, sizeof(*members), by_message);
+    if (!s->queues[queue].core.rules.ordered) /* there the application keeps to the order of the request */
+        qsort(members, n, sizeof(*members), by_message);
     for (size_t i = 0; i < n; i++)
         members[i]->carrier = members[0];
     members[0]->members = members;

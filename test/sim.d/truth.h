@@ -22,7 +22,8 @@ struct letter_counts {
  * stands for all: the application handles it, and its sidecar waits for it. */
 struct post {
     struct post *carrier;  /* itself, if the request has one message */
-    struct post **members; /* of a carrier: all parts, in the order of their messages' numbers */
+    struct post **members; /* of a carrier: all parts, in the order of their messages' numbers; of an ordered
+                              queue in that of the request */
     size_t n_members;
     bool enveloped;    /* a batch, perhaps of one message */
     int named;         /* the status under which the answer names it; 0: not named */
@@ -36,6 +37,7 @@ struct post {
     int queue;
     uint64_t ref;
     uint8_t token[16];
+    const struct truth *before; /* the message before it in its key, which its token names; NULL: none */
     int attempt;
     int64_t sent_us, told_us;
     int64_t window_us;  /* left when it was sent */

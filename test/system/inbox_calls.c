@@ -16,8 +16,8 @@
  *     release I ITEM …                     QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:CAP
  *     bury I ITEM …                        QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS:HOLDS
  *     letter I ITEM …                      QUEUE:TOKEN:BODY:LOOKED_FOR; without a row, TOKEN 0: none
- *     complete T ITEM                      QUEUE:ID:TOKEN, in the application's transaction T (0 to 7), begun where
- *                                          it is not
+ *     complete T ITEM                      QUEUE:ID:TOKEN or QUEUE:ID:TOKEN:BEFORE, the id of the message before it in its
+ *                                          key; in the application's transaction T (0 to 7), begun where it is not
  *     complete_all T ITEM …, complete_valid T ITEM …
  *                                          the same for the tokens of a request
  *     commit T, rollback T
@@ -399,19 +399,25 @@ static void call_sweep(size_t sidecar, char *text)
 
 /* --- applications --- */
 
-/* Appends the token of QUEUE:ID:TOKEN in an application's form. -1: the item is wrong. */
+/* Appends the token of QUEUE:ID:TOKEN[:BEFORE] in an application's form. -1: the item is wrong. */
 static int token_add(char *text, struct buf *ret)
 {
     char *f[MAX_FIELDS] = {0};
     uint8_t secret[TOKEN_SECRET];
+    int n = 1;
 
-    if (!text || fields_read(text, f, 3))
+    for (const char *at = text; at && (at = strchr(at, ':')); at++)
+        n++;
+    if (!text || fields_read(text, f, n == 4 ? 4 : 3))
         return wrong("an item is missing");
     bytes_make(secret, number_read(f[2]));
     size_t queue = index_read(f[0], n_queues);
     if (*why)
         return -1;
-    token_write(ret, slice_of(queues[queue].consumer), slice_of(f[1]), secret);
+    if (f[3])
+        token_write_behind(ret, slice_of(queues[queue].consumer), slice_of(f[1]), slice_of(f[3]), secret);
+    else
+        token_write(ret, slice_of(queues[queue].consumer), slice_of(f[1]), secret);
     return 0;
 }
 

@@ -409,3 +409,94 @@ def test_the_cap_of_a_batch_outlives_claims(inbox, sessions):
     pg_id = inbox.letters()[0].id
     assert inbox.value("SELECT onceward.sidecar_redrive(%s)", pg_id) == "reset"
     assert inbox.claim("m2")[0].batch_cap == 0, "a message that is redriven is no suspect"
+
+
+# --- messages of one key in one request ---
+
+def token_behind(inbox, message_id, before):
+    """The token of a message that is in one request with the message before it in its key."""
+    head, key, secret = inbox.token(message_id).split(".")
+    return ".".join([head, key, inbox.token(before).split(".")[1], secret])
+
+
+@pytest.fixture
+def run(inbox):
+    """Three messages of one key, in their order, with the tokens of one request."""
+    inbox.claim("m1", "m2", "m3")
+    return [inbox.token("m1"), token_behind(inbox, "m2", "m1"), token_behind(inbox, "m3", "m2")]
+
+
+def test_a_message_is_completed_after_the_one_before_it_in_its_key(inbox, app, run):
+    with Refused("OW001") as it:
+        app.complete(run[1])
+    assert it.error.diag.message_primary == "this transaction token is not valid yet"
+    assert it.error.diag.message_detail.endswith("comes behind message 'm1' in its key, which is not completed.")
+    assert "424" in it.error.diag.message_hint
+    app.begin()
+    app.complete(run[0])
+    app.complete(run[1], "with a result")
+    app.rollback()
+    assert statuses(inbox, ["m1", "m2", "m3"]) == ["processing"] * 3
+    app.complete(run[0])
+    app.complete(run[1])
+    app.complete(run[2])
+    assert statuses(inbox, ["m1", "m2", "m3"]) == ["completed"] * 3
+    with Refused("OW003"):
+        app.complete(run[2])
+
+
+def test_an_open_transaction_with_the_one_before_it_does_not_let_it_pass(inbox, app, run, sessions):
+    other = sessions(Application)
+    other.begin()
+    other.complete(run[0])
+    with Refused("OW001"):
+        app.complete(run[1])
+    assert complete_valid(app, run[1:]) == []
+    with Refused("OW001"):
+        complete_all(app, run[1:])
+    other.commit()
+    assert complete_valid(app, run[1:]) == run[1:]
+
+
+def test_all_of_a_key_are_completed_together_in_any_order(inbox, app, run):
+    with Refused("OW001") as it:
+        complete_all(app, [run[2], run[0]])
+    assert it.error.diag.message_detail.startswith("1 of 2: 'm3' of consumer ")
+    assert "is behind 'm2' in its key, which is neither completed nor among these tokens" in it.error.diag.message_detail
+    assert complete_all(app, [run[2], run[0], run[1]]) == 3
+    assert statuses(inbox, ["m1", "m2", "m3"]) == ["completed"] * 3
+
+
+def test_the_valid_ones_of_a_key_end_at_the_first_that_is_missing(inbox, app, run):
+    inbox.claim("other")
+    assert complete_valid(app, [run[0], run[2], inbox.token("other")]) == [run[0], inbox.token("other")]
+    assert complete_valid(app, run) == run[1:]
+
+
+def test_the_valid_ones_of_a_key_end_at_the_first_that_was_taken_over(inbox, app, run):
+    inbox.age("m2", token_expires_at=40_000)
+    inbox.claim("m2")
+    assert complete_valid(app, run) == [run[0]]
+    assert statuses(inbox, ["m1", "m2", "m3"]) == ["completed", "processing", "processing"]
+
+
+def test_a_row_that_is_gone_is_not_completed(inbox, app, run, raw_postgres, pg):
+    app.complete(run[0])
+    raw_postgres.query(f"DELETE FROM onceward.inbox WHERE consumer = '{inbox.consumer}' AND message_id = 'm1'", database=pg.database)
+    with Refused("OW001"):
+        app.complete(run[1])
+
+
+@pytest.mark.parametrize("wrong", ["AA", "A", "*", "b3JkZXJzAG0tMQ", "b3JkZXJzAG0tM"])
+def test_what_stands_for_the_one_before_is_checked(inbox, app, run, wrong):
+    parts = run[1].split(".")
+    token = ".".join([parts[0], parts[1], wrong, parts[3]])
+    for call in (lambda: app.complete(token), lambda: complete_all(app, [token]), lambda: complete_valid(app, [token])):
+        with Refused("OW002"):
+            call()
+    assert statuses(inbox, ["m2"]) == ["processing"]
+
+
+def test_a_token_behind_another_one_is_extended(inbox, app, run):
+    assert 39 < app.extend(run[1], 40) <= 40
+    assert 44 < extend_all(app, run, 45) <= 45

@@ -45,10 +45,11 @@ enum row_claim {
 struct delivery_claim {
     uint8_t token[16]; /* filled in by the shell for an action with new_token */
     enum row_claim of_row;
-    bool alone;  /* claimed for quarantine */
-    bool trial;  /* claimed while the circuit breaker was on */
-    bool looked; /* a lookup was made while it waited for a slot */
-    int attempt; /* without takeovers */
+    bool alone;     /* claimed for quarantine */
+    bool trial;     /* claimed while the circuit breaker was on */
+    bool looked;    /* a lookup was made while it waited for a slot */
+    bool is_behind; /* claimed, and then sent, with the message before it in its key, which its token names */
+    int attempt;    /* without takeovers */
     int crashes, takeovers;
     int unproven_step;
     int64_t unproven_at_ms; /* this side's clock; -1: never */

@@ -165,6 +165,13 @@ struct queue {
         const char *stop;      /* why its channel will be closed, in static memory; NULL: it will not */
         int64_t stop_until_ms; /* from then on even with requests in flight */
         bool closing;          /* ACTION_REOPEN was taken */
+        struct order_run {     /* messages of one key, claimed for one request: see core/run_claims.h */
+            uint64_t last;     /* the latest of them; 0: none is being claimed */
+            size_t left;       /* how many more may be claimed */
+            size_t n_bytes;    /* of the request, about */
+            int cap;           /* of each of them, as in delivery_claim; 0: none */
+            uint64_t failed_with;
+        } run;
         int64_t blocked_ms, priority_ms, two_ms, loop_ms; /* latest log lines of these events; 0: none */
         struct order_limit {
             int64_t count;    /* deliveries of the message that stopped the queue; 0: it is not stopped */

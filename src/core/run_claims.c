@@ -1,0 +1,80 @@
+/* Claims of the messages of one key together: see run_claims.h.
+ *
+ * The first of a line may be claimed when every message before it has ended. Those behind it are claimed in the same
+ * turn, so their claims reach the database together. Whatever the database answers, the part of the run that is claimed
+ * without a gap is sent, and the rest is released. */
+#include "core/run_claims.h"
+
+#include "core/batches.h"
+#include "core/held.h"
+#include "core/order.h"
+#include "core/runs.h"
+
+/* More than the properties of most messages take in the body of a request; those that do not fit are released. */
+enum { HEAD_BYTES = 768 };
+
+/* In base64, which is the longer form. */
+static size_t bytes_of(const struct delivery *d)
+{
+    return d->copy.body_len / 3 * 4 + HEAD_BYTES;
+}
+
+/* A message that has failed by itself goes alone, as long as it does: those behind it would be sent with it for nothing. */
+static bool has_failed_alone(const struct delivery *d)
+{
+    return d->claim.crashes || d->claim.takeovers || (d->tried_ms && !d->claim.next_cap);
+}
+
+/* Of its next request, as far as it is known. */
+static int cap_of(const struct delivery *d)
+{
+    return d->claim.next_cap ? d->claim.next_cap : d->claim.batch_cap;
+}
+
+void run_claims_begin(struct queue *q, const struct delivery *d)
+{
+    struct order_run *r = &q->order.run;
+
+    r->last = 0;
+    if (!batches_are_on(q) || !key_place_is_first(&d->place) || d->place.line->places.len < 2 ||
+        d->claim.alone || d->given_up || has_failed_alone(d) || !batches_may_share(q, d))
+        return;
+    r->left = batches_messages(q) - 1;
+    if (cap_of(d) && (size_t)cap_of(d) - 1 < r->left)
+        r->left = (size_t)cap_of(d) - 1;
+    r->n_bytes = bytes_of(d);
+    r->cap = cap_of(d);
+    r->failed_with = d->claim.failed_with;
+    r->last = d->ref;
+}
+
+static bool may_follow(const struct queue *q, const struct delivery *d)
+{
+    const struct order_run *r = &q->order.run;
+
+    return d->wait == WAIT_ORDER && d->op == OP_CLAIM && d->leader == d && !d->given_up &&
+           !has_failed_alone(d) && cap_of(d) == r->cap &&
+           (!r->cap || d->claim.failed_with == r->failed_with) &&
+           r->n_bytes + bytes_of(d) <= batches_bytes(q);
+}
+
+struct delivery *run_claims_next(struct queue *q)
+{
+    struct order_run *r = &q->order.run;
+    struct delivery *d = NULL;
+
+    if (!r->last)
+        return NULL;
+    const struct delivery *last = queue_find(q, r->last);
+
+    if (last && r->left && last->op == OP_CLAIM && last->phase == PHASE_SENT)
+        d = runs_next_in_line(last);
+    if (!d || !may_follow(q, d)) {
+        r->last = 0;
+        return NULL;
+    }
+    r->left--;
+    r->n_bytes += bytes_of(d);
+    r->last = d->ref;
+    return d;
+}

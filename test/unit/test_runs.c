@@ -1,0 +1,403 @@
+/* Runs of one key in requests with several messages, in virtual time: which messages go together, with which tokens, and
+ * what becomes of those behind one that fails. */
+#include "cmocka_all.h"
+#include "onceward/base/buf.h"
+#include "onceward/core/message.h"
+#include "onceward/core/queue.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST = 64, BATCH = 10 };
+
+struct world {
+    struct queue q;
+    struct application application;
+    struct database database;
+    int64_t now;
+    uint64_t n_delivered;
+    bool completed[MOST], dead[MOST], held[MOST]; /* held: by another owner */
+    int attempts[MOST], caps[MOST];
+    const struct request *open; /* the application's; NULL: none */
+    bool hangs;                 /* the application answers only when the test says so */
+    int status;                 /* of its answers, */
+    const char *says;           /* their body, */
+    int fails;                  /* and the message that it does not complete; -1: none */
+    char requests[4000]; /* "1 2<1 3<2;": the number of each member, and of the one that its token names */
+    struct delivery *asked[4 * MOST];
+    int n_asked, n_dead;
+    bool database_waits;
+};
+
+static int number_of(const struct delivery *d)
+{
+    return atoi(d->id);
+}
+
+static void at_database(struct world *w, struct delivery *d)
+{
+    int n = number_of(d);
+    struct row r = {.op = d->op, .unproven_ms = -1};
+
+    switch (d->op) {
+    case OP_CLAIM:
+        r.answer = w->completed[n] ? ROW_COMPLETED : w->held[n] ? ROW_HELD : ROW_CLAIMED;
+        r.wait_ms = 500;
+        w->attempts[n] += r.answer == ROW_CLAIMED;
+        break;
+    case OP_LOOK:
+        r.answer = w->held[n] ? ROW_HELD : ROW_DUE;
+        r.wait_ms = 500;
+        break;
+    case OP_CHECK:
+        r.answer = w->completed[n] ? ROW_COMPLETED : ROW_CLAIMED;
+        break;
+    case OP_COMPLETE:
+        r.answer = ROW_COMPLETED;
+        w->completed[n] = true;
+        break;
+    case OP_FAIL:
+    case OP_RELEASE:
+        r.answer = d->op == OP_RELEASE || !delivery_failure(d)->charged ? ROW_RELEASED : ROW_FAILED;
+        w->attempts[n] -= r.answer == ROW_RELEASED;
+        if (delivery_changes(d)->batch_cap > 0)
+            w->caps[n] = delivery_changes(d)->batch_cap;
+        break;
+    case OP_DEAD_LETTER:
+        r.answer = ROW_DEAD_LETTERED;
+        w->dead[n] = true;
+        w->n_dead++;
+        break;
+    default:
+        fail();
+    }
+    r.attempt = w->attempts[n];
+    r.batch_cap = w->caps[n];
+    queue_row(&w->q, w->now, d->ref, &r);
+}
+
+/* The application completes what it may: a message behind another one only after that. */
+static void answer(struct world *w)
+{
+    const struct request *r = w->open;
+    int before = -1;
+    struct answer a = {.kind = ANSWER_STATUS,
+                       .status = w->status,
+                       .batch = (int64_t)r->n_sent,
+                       .retry_after_ms = -1,
+                       .body = slice_of(w->says),
+                       .brief = "answered",
+                       .error = "answered",
+                       .took_us = 1000};
+
+    list_each(&r->members, k)
+    {
+        const struct delivery *d = request_member(k);
+        int n = number_of(d);
+
+        w->completed[n] |= w->status == 200 && w->q.rules.transaction && n != w->fails &&
+                           (!d->claim.is_behind || w->completed[before]);
+        before = n;
+    }
+    w->open = NULL;
+    queue_answered(&w->q, w->now, r->ref, &a);
+}
+
+static void at_application(struct world *w, const struct request *r)
+{
+    size_t len = strlen(w->requests);
+    int before = -1;
+
+    assert_null(w->open);
+    list_each(&r->members, k)
+    {
+        const struct delivery *d = request_member(k);
+
+        len += (size_t)snprintf(w->requests + len, sizeof(w->requests) - len, "%s%d", before < 0 ? "" : " ",
+                                number_of(d));
+        if (d->claim.is_behind)
+            len += (size_t)snprintf(w->requests + len, sizeof(w->requests) - len, "<%d", before);
+        before = number_of(d);
+    }
+    snprintf(w->requests + len, sizeof(w->requests) - len, ";");
+    w->open = r;
+    if (!w->hangs)
+        answer(w);
+}
+
+static void carry_out(struct world *w, const struct action *a)
+{
+    if (a->kind == ACTION_DATABASE)
+        w->asked[w->n_asked++] = a->d;
+    else if (a->kind == ACTION_FORWARD)
+        at_application(w, a->request);
+    else if (a->kind == ACTION_CONSUME)
+        queue_consuming(&w->q, w->now, a->number);
+}
+
+static void run(struct world *w, int64_t for_ms)
+{
+    struct action a;
+
+    for (int64_t until = w->now + for_ms; w->now < until; w->now += 10) {
+        queue_time(&w->q, w->now);
+        do {
+            while (queue_next(&w->q, w->now, ~0u, &a))
+                carry_out(w, &a);
+            int n = w->database_waits ? 0 : w->n_asked;
+            for (int i = 0; i < n; i++)
+                at_database(w, w->asked[i]);
+            w->n_asked -= n;
+        } while (w->n_asked && !w->database_waits);
+        queue_reap(&w->q);
+    }
+}
+
+static struct world *world(bool transaction)
+{
+    static const int permanent[] = {422};
+    const struct queue_rules rules = {
+        .transaction = transaction,
+        .token_window_ms = 30000,
+        .max_window_ms = 30000,
+        .commit_grace_ms = 100,
+        .max_hold_ms = 600000,
+        .pause_hold_ms = 30000,
+        .concurrency = 1,
+        .prefetch = 256,
+        .max_parked = 257,
+        .max_bytes = 64 << 20,
+        .max_message_bytes = 1000,
+        .max_attempts = 2,
+        .permanent_status = permanent,
+        .n_permanent_status = 1,
+        .backoff_ms = 1000,
+        .max_backoff_ms = 300000,
+        .brake = 20,
+        .ordered = true,
+        .delivery_limit = LIMIT_NONE,
+        .stuck_ms = 60000,
+        .stuck_again_ms = 600000,
+        .stats_interval_ms = 10000,
+        .batch = {.max_messages = BATCH, .max_bytes = 1 << 20, .consumer = {"c", 1}, .queue = {"q", 1}}};
+    static const struct application_rules application = {.concurrency = 1,
+                                                         .ready_interval_ms = 1000,
+                                                         .window_ms = 30000,
+                                                         .batch_messages = BATCH,
+                                                         .batch_bytes = 1 << 20};
+    struct world *w = calloc(1, sizeof(*w));
+
+    w->now = 1000;
+    w->status = 200;
+    w->says = "";
+    w->fails = -1;
+    application_init(&w->application, &application, w->now);
+    application_probe_sent(&w->application);
+    application_probed(&w->application, w->now, true, false, 1);
+    database_init(&w->database, w->now);
+    database_linked(&w->database);
+    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    queue_channel_open(&w->q, w->now, 1, 4, 0, KIND_QUORUM);
+    run(w, 200);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    return w;
+}
+
+static void end(struct world *w)
+{
+    queue_deinit(&w->q);
+    free(w);
+}
+
+static void deliver(struct world *w, int number, uint8_t key)
+{
+    char id[16];
+    struct arrival a = {.generation = w->q.generation,
+                        .number = ++w->n_delivered,
+                        .consumer = w->q.consumer.number,
+                        .message = message_new(),
+                        .n_bytes = 100,
+                        .no_id = DEAD_NONE,
+                        .has_key = true,
+                        .key = {key}};
+
+    snprintf(id, sizeof(id), "%d", number);
+    a.id = slice_of(id);
+    queue_delivered(&w->q, w->now, &a);
+}
+
+static void deliver_some(struct world *w, int first, int last, uint8_t key)
+{
+    for (int n = first; n <= last; n++)
+        deliver(w, n, key);
+}
+
+static void test_messages_of_a_key_share_a_request_in_their_order(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    deliver_some(w, 1, 12, 1);
+    run(w, 100);
+    assert_string_equal(w->requests, "1 2<1 3<2 4<3 5<4 6<5 7<6 8<7 9<8 10<9;11 12<11;");
+    for (int n = 1; n <= 12; n++)
+        assert_int_equal(w->attempts[n], 1);
+    end(w);
+}
+
+static void test_runs_of_several_keys_share_a_request_if_they_fit(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    deliver_some(w, 1, 4, 1);
+    deliver_some(w, 5, 8, 2);
+    deliver_some(w, 9, 12, 3);
+    run(w, 100);
+    assert_string_equal(w->requests, "1 2<1 3<2 4<3 5 6<5 7<6 8<7;9 10<9 11<10 12<11;");
+    end(w);
+}
+
+/* The messages behind it wait. They were claimed for nothing, and no attempt is charged to them. */
+static void test_a_run_ends_at_a_message_that_another_owner_has(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->held[3] = true;
+    deliver_some(w, 1, 5, 1);
+    run(w, 300);
+    assert_string_equal(w->requests, "1 2<1;");
+    assert_int_equal(w->attempts[4], 0);
+    w->held[3] = false;
+    run(w, 3000);
+    assert_string_equal(w->requests, "1 2<1;3 4<3 5<4;");
+    end(w);
+}
+
+static void test_what_is_behind_a_failed_message_is_not_attempted(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->fails = 2;
+    w->says = "{\"failures\": [{\"id\": \"2\", \"status\": 500}, {\"id\": \"4\", \"status\": 500}]}";
+    deliver_some(w, 1, 4, 1);
+    deliver(w, 5, 2);
+    run(w, 100);
+    assert_string_equal(w->requests, "1 2<1 3<2 4<3 5;");
+    assert_true(w->completed[1] && w->completed[5] && !w->completed[3]);
+    assert_int_equal(w->attempts[2], 1);
+    assert_int_equal(w->attempts[3] + w->attempts[4], 0);
+    w->fails = -1;
+    w->says = "";
+    run(w, 5000);
+    /* The failed one goes alone; the others as if they had never been sent. */
+    assert_string_equal(w->requests, "1 2<1 3<2 4<3 5;2;3 4<3;");
+    end(w);
+}
+
+static void test_what_is_behind_a_dead_message_goes_on(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->fails = 1;
+    w->says = "{\"failures\": [{\"id\": \"1\", \"status\": 422}]}";
+    w->hangs = true;
+    deliver_some(w, 1, 3, 1);
+    run(w, 100);
+    answer(w);
+    w->says = "";
+    w->fails = -1;
+    w->hangs = false;
+    run(w, 1000);
+    assert_string_equal(w->requests, "1 2<1 3<2;2 3<2;");
+    assert_true(w->dead[1] && w->completed[3]);
+    end(w);
+}
+
+/* The answer says 200, and the row of the second is not completed: the third is not at fault. */
+static void test_what_is_behind_a_forgotten_message_is_not_charged(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->fails = 2;
+    deliver_some(w, 1, 3, 1);
+    run(w, 400);
+    assert_string_equal(w->requests, "1 2<1 3<2;");
+    assert_int_equal(w->attempts[2], 1);
+    assert_int_equal(w->attempts[3], 0);
+    end(w);
+}
+
+static void test_in_response_the_answer_decides(void **state)
+{
+    struct world *w = world(false);
+    (void)state;
+
+    w->says = "{\"failures\": [{\"id\": \"2\", \"status\": 500}, {\"id\": \"3\", \"status\": 424}]}";
+    deliver_some(w, 1, 4, 1);
+    run(w, 100);
+    assert_true(w->completed[1] && !w->completed[2] && !w->completed[3] && w->completed[4]);
+    assert_int_equal(w->attempts[2], 1);
+    assert_int_equal(w->attempts[3], 0);
+    end(w);
+}
+
+/* Its line is lost with the channel, so nothing is known about the messages before it. */
+static void test_a_run_that_was_not_sent_ends_with_its_channel(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->database_waits = true;
+    deliver_some(w, 2, 4, 2);
+    run(w, 100);
+    assert_int_equal(w->n_asked, 3);
+    queue_channel_lost(&w->q, w->now, 0, "lost");
+    w->database_waits = false;
+    run(w, 1000);
+    assert_string_equal(w->requests, "2;");
+    assert_int_equal(w->attempts[3] + w->attempts[4], 0);
+    end(w);
+}
+
+/* Whole failures: halves of the run go one after the other, with a cap in each row. */
+static void test_a_run_that_failed_as_a_whole_goes_in_smaller_ones(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->status = 500;
+    w->hangs = true;
+    deliver_some(w, 1, 4, 1);
+    run(w, 100);
+    answer(w);
+    w->status = 200;
+    w->hangs = false;
+    run(w, 1000);
+    assert_string_equal(w->requests, "1 2<1 3<2 4<3;1 2<1;3 4<3;");
+    for (int n = 1; n <= 4; n++)
+        assert_int_equal(w->attempts[n], 1);
+    end(w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_messages_of_a_key_share_a_request_in_their_order),
+        cmocka_unit_test(test_runs_of_several_keys_share_a_request_if_they_fit),
+        cmocka_unit_test(test_a_run_ends_at_a_message_that_another_owner_has),
+        cmocka_unit_test(test_what_is_behind_a_failed_message_is_not_attempted),
+        cmocka_unit_test(test_what_is_behind_a_dead_message_goes_on),
+        cmocka_unit_test(test_what_is_behind_a_forgotten_message_is_not_charged),
+        cmocka_unit_test(test_in_response_the_answer_decides),
+        cmocka_unit_test(test_a_run_that_was_not_sent_ends_with_its_channel),
+        cmocka_unit_test(test_a_run_that_failed_as_a_whole_goes_in_smaller_ones),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
