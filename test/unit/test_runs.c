@@ -20,7 +20,7 @@ struct world {
     bool completed[MOST], dead[MOST], held[MOST]; /* held: by another owner */
     int attempts[MOST], caps[MOST];
     const struct request *open; /* the application's; NULL: none */
-    bool hangs;                 /* the application answers only when the test says so */
+    bool hangs;                 /* the application does not answer by itself */
     int status;                 /* of its answers, */
     const char *says;           /* their body, */
     int fails;                  /* and the message that it does not complete; -1: none */
