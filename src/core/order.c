@@ -172,10 +172,21 @@ bool order_is_settled(const struct queue *q)
     return true;
 }
 
+/* A standby was about to close its idle channel, since the queue is stopped near its delivery limit, and has received the
+ * messages meanwhile: to return them would cost a delivery more. */
+static bool keeps_the_messages(const struct queue *q, int64_t now_ms)
+{
+    return q->held.unacked.len && pause_is_on(q, PAUSE_DELIVERY_LIMIT) && !order_limit_may_return(q, now_ms);
+}
+
 void order_step(struct queue *q, int64_t now_ms)
 {
     if (!q->order.stop || q->order.closing || !q->generation || q->drain)
         return;
+    if (keeps_the_messages(q, now_ms)) {
+        q->order.stop = NULL;
+        return;
+    }
     if (now_ms < q->order.stop_until_ms && !order_is_settled(q))
         return;
     if (q->held.unacked.len) {

@@ -448,6 +448,27 @@ static void test_a_standby_of_a_stopped_queue_closes_its_channel(void **state)
     end(w);
 }
 
+/* The holder ends before the standby has closed its channel: the messages stay here instead of going round once more. */
+static void test_a_standby_that_receives_the_messages_of_a_stopped_queue_keeps_them(void **state)
+{
+    struct world *w = world_with_limit();
+    struct action a;
+    (void)state;
+
+    queue_stop_known(&w->q[0], w->now, LIMIT - 2, 0, 0, "near");
+    while (!w->q[0].order.stop && queue_next(&w->q[0], w->now, 1u << OP_ACK | w->can, &a))
+        carry_out(w, &w->q[0], &a);
+    assert_non_null(w->q[0].order.stop);
+    deliver_again(w, 0, 1, "m", LIMIT - 1);
+    run(w, 1000);
+    assert_false(w->reopened);
+    assert_int_equal(w->n[EVENT_RETURNED], 0);
+    run(w, MAX_HOLD_MS);
+    reopen(w);
+    assert_int_equal(w->n[EVENT_RETURNED], 1);
+    end(w);
+}
+
 /* Written by hand: it accepts no delivery, also where a limit of 2 makes the first delivery a near one. */
 static void test_an_acceptance_below_0_is_none(void **state)
 {
@@ -631,6 +652,7 @@ int main(void)
         cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
         cmocka_unit_test(test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it),
         cmocka_unit_test(test_a_standby_of_a_stopped_queue_closes_its_channel),
+        cmocka_unit_test(test_a_standby_that_receives_the_messages_of_a_stopped_queue_keeps_them),
         cmocka_unit_test(test_an_acceptance_below_0_is_none),
         cmocka_unit_test(test_the_last_delivery_is_processed_and_not_returned),
     };
