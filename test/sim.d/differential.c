@@ -355,7 +355,7 @@ static int do_request(struct asked *a, int t)
     said = what == 1 ? inbox_sim_complete_all(rows, tokens, befores, n, (uint64_t)t + 1)
                      : inbox_sim_complete_valid(rows, tokens, befores, n, (uint64_t)t + 1, &valid);
     for (size_t i = 0; i < n && said == INBOX_OK; i++)
-        a->in_tx[t] |= (unsigned)(valid >> i & 1) << messages[i];
+        a->in_tx[t] |= (unsigned)(rows[i]->locked_by == (uint64_t)t + 1) << messages[i];
     snprintf(ours, sizeof(ours), "%s", said_names[said]);
     for (size_t i = 0; i < n && said == INBOX_OK && what == 2; i++)
         snprintf(ours + 2 + i, sizeof(ours) - 2 - i, "%d", (int)(valid >> i & 1));

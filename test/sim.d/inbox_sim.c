@@ -453,7 +453,13 @@ size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *a
 /* Completed, as this transaction sees it. */
 static bool is_done(const struct inbox_row_sim *r, uint64_t tx)
 {
-    return has_row(r) && (r->status == INBOX_COMPLETED || r->locked_by == tx);
+    return has_row(r) && (r->status == INBOX_COMPLETED || (r->locked_by == tx && !r->only_locked));
+}
+
+static void take(struct inbox_row_sim *r, uint64_t tx, bool only_locked)
+{
+    r->locked_by = tx;
+    r->only_locked = only_locked;
 }
 
 enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16],
@@ -469,7 +475,7 @@ enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[
         return INBOX_WAITS;
     if (r->status != INBOX_PROCESSING)
         return INBOX_OW001;
-    r->locked_by = tx;
+    take(r, tx, false);
     return INBOX_OK;
 }
 
@@ -495,10 +501,12 @@ enum inbox_said inbox_sim_complete_valid(struct inbox_row_sim *const *rows, cons
     if (is_held_by_other(rows, tokens, n, tx))
         return INBOX_WAITS;
     for (size_t i = 0; i < n; i++) {
-        if (!is_open(rows[i], tokens[i]) || rows[i]->locked_by || (befores[i] && !is_done(befores[i], tx)))
+        if (!is_open(rows[i], tokens[i]) || is_done(rows[i], tx))
             continue;
-        rows[i]->locked_by = tx;
-        *ret_valid |= UINT64_C(1) << i;
+        bool comes_too_early = befores[i] && !is_done(befores[i], tx);
+
+        take(rows[i], tx, comes_too_early);
+        *ret_valid |= comes_too_early ? 0 : UINT64_C(1) << i;
     }
     return INBOX_OK;
 }
@@ -509,7 +517,7 @@ static enum inbox_said refusal(struct inbox_row_sim *const *rows, const uint8_t 
 {
     for (size_t i = 0; i < n; i++)
         if (!has_row(rows[i]) || !has_token(rows[i], tokens[i]) ||
-            (rows[i]->status != INBOX_COMPLETED && !(tx && rows[i]->locked_by == tx)))
+            (rows[i]->status != INBOX_COMPLETED && !(tx && is_done(rows[i], tx))))
             return INBOX_OW001;
     return INBOX_OW003;
 }
@@ -528,11 +536,11 @@ enum inbox_said inbox_sim_complete_all(struct inbox_row_sim *const *rows, const 
     if (is_held_by_other(rows, tokens, n, tx))
         return INBOX_WAITS;
     for (size_t i = 0; i < n; i++)
-        if (!is_open(rows[i], tokens[i]) || rows[i]->locked_by ||
+        if (!is_open(rows[i], tokens[i]) || is_done(rows[i], tx) ||
             (befores[i] && !is_done(befores[i], tx) && !is_among(rows, n, befores[i])))
             return refusal(rows, tokens, n, tx);
     for (size_t i = 0; i < n; i++)
-        rows[i]->locked_by = tx;
+        take(rows[i], tx, false);
     return INBOX_OK;
 }
 
@@ -552,6 +560,8 @@ void inbox_sim_commit(struct inbox_row_sim *r, int64_t now_us, uint64_t tx)
     if (r->locked_by != tx)
         return;
     r->locked_by = 0;
+    if (r->only_locked)
+        return;
     r->status = INBOX_COMPLETED;
     r->completed_us = now_us;
     r->flushed = true;

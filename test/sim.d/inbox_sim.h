@@ -39,6 +39,7 @@ struct inbox_row_sim {
     int64_t number;
     uint8_t body;       /* represents the fingerprint */
     uint64_t locked_by; /* an application's transaction; 0: none */
+    bool only_locked;   /* by that, which has not completed it */
     bool flushed;       /* its insert would survive a crash of the database */
     int n_letters;
     int64_t letter_deaths;
