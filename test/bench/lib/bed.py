@@ -212,6 +212,7 @@ class Bed:
     def new_database(self, template):
         self.n_databases += 1
         name = f"bench{self.n_databases}"
+        self.postgres.close_looks(template)  # a template may have no session
         with self.admin.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name

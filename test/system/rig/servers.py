@@ -251,9 +251,11 @@ class PostgreSQL:
         finally:
             connection.close()
 
-    def close_looks(self):
-        """Ends the session that query() keeps in this database."""
-        self._looks.close()
+    def close_looks(self, database=None):
+        """Ends the session that query() keeps in this database, or in another one."""
+        looks = self._looks if database in (None, self.database) else _looks.get((self.port, database))
+        if looks:
+            looks.close()
 
     def create_database(self, name, template="template1"):
         """A new database, empty or as its template; answers this server with it as its default."""
