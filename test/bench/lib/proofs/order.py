@@ -1,4 +1,6 @@
-"""order per key: throughput at 1,000 keys beside an unordered queue, with one blocked key, and of 16 partitions beside one"""
+"""order per key: throughput at 1,000 keys beside an unordered queue, with one blocked key, of 16 partitions beside one, and of a single key
+
+The application of the single key commits one transaction for each request, which has one message or up to 100."""
 
 import hashlib
 import statistics
@@ -9,9 +11,11 @@ from rig.wait import wait_until
 
 from ..contenders import ALL, Case
 from ..drain import Drain
+from ..recorder import Recorder
 from ..verdicts import Verdicts
 
 MESSAGES, ROUNDS, N_KEYS, SIZE = 64000, 5, 1000, 256
+ALONE_SHARE = 16  # a single key without batches takes long: so many times fewer messages
 ENTRY = "ordered"
 MASK = (1 << 64) - 1
 
@@ -41,11 +45,13 @@ class Ordered(ALL["onceward"]):
         config["defaults"].pop("prefetch" if case.is_ordered else "none", None)
         if case.is_ordered:
             config["defaults"]["order"] = {"key": ["routing_key"]}
+        if case.is_batched:
+            config["defaults"]["forward"]["batch"] = {"max_messages": 100}
         return config
 
 
 class KeyDrain(Drain):
-    """A drain through an exchange, with N_KEYS routing keys in turn. blocked: the first message of key0 waits for a backoff of an hour."""
+    """A drain through an exchange, with the routing keys in turn. blocked: the first message of key0 waits for a backoff of an hour."""
 
     def _prepare(self):
         case, bed = self.case, self.bed
@@ -62,7 +68,7 @@ class KeyDrain(Drain):
             self.channel.queue_delete(queue)
             self.channel.queue_declare(queue, durable=True, arguments=arguments)
             self.channel.queue_bind(queue, "bench", "1")
-        bed.load("-", self.count, SIZE, exchange="bench", keys=N_KEYS)
+        bed.load("-", self.count, SIZE, exchange="bench", keys=case.n_keys)
         wait_until(lambda: self._ready() == self.count, lambda: f"{self.count} messages ready, {self._ready()} are", 60)
         self.n_ids = self.count
         self.sql = psycopg2.connect(bed.postgres.dsn(database=case.database, application_name="bench"))
@@ -86,7 +92,13 @@ class KeyDrain(Drain):
 
 
 def measured(bed, count, **fields):
-    case = Case(**{"concurrency": 16, "prefetch": 256, "is_ordered": True, "blocked": False, "n_queues": 1, **fields})
+    case = Case(**{"concurrency": 16, "prefetch": 256, "is_ordered": True, "is_batched": False, "blocked": False, "n_queues": 1,
+                   "n_keys": N_KEYS, **fields})
+    if case.completion == "transaction":
+        options = {"bulk": 1} if case.is_batched else {}
+        case.application = lambda drain: Recorder(bed, "token", bed.postgres.dsn(user="bench_app", database=drain.case.database), **options).start()
+    if case.n_keys == 1 and not case.is_batched:
+        count //= ALONE_SHARE
     return KeyDrain(bed, Ordered(bed), case, count).run()
 
 
@@ -96,6 +108,8 @@ CASES = {
     "ordered, one key blocked": {"blocked": True},
     "unordered, 16 partitions": {"is_ordered": False, "n_queues": 16},
     "ordered, 16 partitions": {"n_queues": 16},
+    "a single key": {"n_keys": 1, "completion": "transaction"},
+    "a single key, batches": {"n_keys": 1, "completion": "transaction", "is_batched": True},
 }
 
 
@@ -117,6 +131,7 @@ def prove(bed, o):
     v.least("1,000 keys: of the throughput without an order", ratio("ordered, 1,000 keys", "unordered queue"), 0.9)
     v.least("one blocked key: of the throughput without one", ratio("ordered, one key blocked", "ordered, 1,000 keys"), 0.95)
     v.tell("16 partitions: of the throughput of one", f"{ratio('ordered, 16 partitions', 'ordered, 1,000 keys'):.2f}")
+    v.tell("a single key in batches of 100: of one message per request", f"{ratio('a single key, batches', 'a single key'):.1f}")
     v.tell("16 partitions without an order: of one", f"{ratio('unordered, 16 partitions', 'unordered queue'):.2f}")
     v.exactly("faults", sum(len(r["faults"]) for all_of in results.values() for r in all_of), 0)
     return v
