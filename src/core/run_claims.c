@@ -25,6 +25,12 @@ static bool has_failed_alone(const struct delivery *d)
     return d->claim.crashes || d->claim.takeovers || (d->tried_ms && !d->claim.next_cap);
 }
 
+/* Its row was locked, or not in the state that was expected: those behind it would be claimed for nothing each time. */
+static bool is_claimed_again(const struct delivery *d)
+{
+    return d->n_waits > 0;
+}
+
 /* Of its next request, as far as it is known. */
 static int cap_of(const struct delivery *d)
 {
@@ -37,7 +43,8 @@ void run_claims_begin(struct queue *q, const struct delivery *d)
 
     r->last = 0;
     if (!batches_are_on(q) || !key_place_is_first(&d->place) || d->place.line->places.len < 2 ||
-        d->claim.alone || d->given_up || has_failed_alone(d) || !batches_may_share(q, d))
+        d->claim.alone || d->given_up || has_failed_alone(d) || is_claimed_again(d) ||
+        !batches_may_share(q, d))
         return;
     r->left = batches_messages(q) - 1;
     if (cap_of(d) && (size_t)cap_of(d) - 1 < r->left)

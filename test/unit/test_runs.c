@@ -18,6 +18,8 @@ struct world {
     int64_t now;
     uint64_t n_delivered;
     bool completed[MOST], dead[MOST], held[MOST]; /* held: by another owner */
+    bool locked[MOST];                            /* by an open transaction */
+    int n_claims;
     int attempts[MOST], caps[MOST];
     const struct request *open; /* the application's; NULL: none */
     bool hangs;                 /* the application does not answer by itself */
@@ -42,7 +44,11 @@ static void at_database(struct world *w, struct delivery *d)
 
     switch (d->op) {
     case OP_CLAIM:
-        r.answer = w->completed[n] ? ROW_COMPLETED : w->held[n] ? ROW_HELD : ROW_CLAIMED;
+        w->n_claims++;
+        r.answer = w->completed[n] ? ROW_COMPLETED
+                   : w->held[n]    ? ROW_HELD
+                   : w->locked[n]  ? ROW_LOCKED
+                                   : ROW_CLAIMED;
         r.wait_ms = 500;
         w->attempts[n] += r.answer == ROW_CLAIMED;
         break;
@@ -276,6 +282,23 @@ static void test_a_run_ends_at_a_message_that_another_owner_has(void **state)
     end(w);
 }
 
+/* The row of the first is locked for long: the others are not claimed and released with each look at it. */
+static void test_messages_behind_a_locked_row_are_claimed_once(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->locked[1] = true;
+    deliver_some(w, 1, 5, 1);
+    run(w, 3000);
+    assert_true(w->n_claims > 5 && w->n_claims < 5 + 15);
+    assert_string_equal(w->requests, "");
+    w->locked[1] = false;
+    run(w, 2000);
+    assert_string_equal(w->requests, "1;2 3<2 4<3 5<4;");
+    end(w);
+}
+
 static void test_what_is_behind_a_failed_message_is_not_attempted(void **state)
 {
     struct world *w = world(true);
@@ -391,6 +414,7 @@ int main(void)
         cmocka_unit_test(test_messages_of_a_key_share_a_request_in_their_order),
         cmocka_unit_test(test_runs_of_several_keys_share_a_request_if_they_fit),
         cmocka_unit_test(test_a_run_ends_at_a_message_that_another_owner_has),
+        cmocka_unit_test(test_messages_behind_a_locked_row_are_claimed_once),
         cmocka_unit_test(test_what_is_behind_a_failed_message_is_not_attempted),
         cmocka_unit_test(test_what_is_behind_a_dead_message_goes_on),
         cmocka_unit_test(test_what_is_behind_a_forgotten_message_is_not_charged),
