@@ -25,6 +25,7 @@ enum {
 struct batch_work {
     struct delivery **deliveries;
     struct batch_member *members;
+    bool *unattempted; /* behind a failed member of their key */
     size_t n;
     struct buf tokens;
 };
@@ -49,6 +50,7 @@ static void work_init(const struct queue *q, const struct request *r, const stru
     *w = (struct batch_work){.n = r->members.len};
     w->deliveries = mem_zalloc(w->n + 1, sizeof(*w->deliveries));
     w->members = mem_zalloc(w->n + 1, sizeof(*w->members));
+    w->unattempted = mem_zalloc(w->n + 1, sizeof(*w->unattempted));
     size_t i = 0;
 
     list_each(&r->members, k)
@@ -65,7 +67,21 @@ static void work_deinit(struct batch_work *w)
 {
     free(w->deliveries);
     free(w->members);
+    free(w->unattempted);
     buf_deinit(&w->tokens);
+}
+
+/* The members of a key stand together, in its order. Those that were not attempted have not succeeded, whether the answer
+ * names them or not. */
+static void mark_unattempted(const struct queue *q, struct batch_work *w, struct batch_reading *reading)
+{
+    bool has_failed = false;
+
+    for (size_t i = 0; i < w->n && q->rules.transaction; i++) {
+        w->unattempted[i] = has_failed && w->deliveries[i]->claim.is_behind;
+        reading->n_failed += w->unattempted[i] && !w->members[i].failed;
+        has_failed = w->members[i].failed || w->unattempted[i];
+    }
 }
 
 /* "answered 503: "its own words"", as for a message that was answered alone. */
@@ -254,6 +270,7 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
 
     work_init(q, r, a, &w);
     batch_answer_read(&reply, &rules, w.members, w.n, &reading);
+    mark_unattempted(q, &w, &reading);
     if (reading.verdict == BATCH_TIMEOUT)
         batches_unanswered(r);
     note_reading(q, now_ms, r, a, &reading);
@@ -261,15 +278,9 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
 
     if (reading.why)
         shown.brief = shown.error = reading.why;
-    /* The members of a key stand together, in its order. */
-    bool has_failed = false;
-
     for (size_t i = 0; i < w.n; i++) {
-        bool is_unattempted = has_failed && q->rules.transaction && w.deliveries[i]->claim.is_behind;
-
-        has_failed = w.members[i].failed || is_unattempted;
         held_leave_request(q, now_ms, w.deliveries[i]);
-        give(q, now_ms, w.deliveries[i], &w.members[i], is_unattempted, reading.verdict, &shown);
+        give(q, now_ms, w.deliveries[i], &w.members[i], w.unattempted[i], reading.verdict, &shown);
     }
     assert(!r->members.len); /* each has its answer */
     work_deinit(&w);

@@ -321,6 +321,22 @@ static void test_what_is_behind_a_failed_message_is_not_attempted(void **state)
     end(w);
 }
 
+/* A failure beside others that succeeded says nothing about the application; beside others that were not attempted it
+ * counts for the circuit breaker. */
+static void test_a_failure_without_a_success_counts_for_the_breaker(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->fails = 1;
+    w->says = "{\"failures\": [{\"id\": \"1\", \"status\": 500}]}";
+    deliver_some(w, 1, 4, 1);
+    run(w, 50);
+    assert_string_equal(w->requests, "1 2<1 3<2 4<3;");
+    assert_int_equal(w->q.share->brake.n, 1);
+    end(w);
+}
+
 static void test_what_is_behind_a_dead_message_goes_on(void **state)
 {
     struct world *w = world(true);
@@ -335,7 +351,7 @@ static void test_what_is_behind_a_dead_message_goes_on(void **state)
     w->says = "";
     w->fails = -1;
     w->hangs = false;
-    run(w, 1000);
+    run(w, 1500); /* a death without a success beside it waits for a second */
     assert_string_equal(w->requests, "1 2<1 3<2;2 3<2;");
     assert_true(w->dead[1] && w->completed[3]);
     end(w);
@@ -416,6 +432,7 @@ int main(void)
         cmocka_unit_test(test_a_run_ends_at_a_message_that_another_owner_has),
         cmocka_unit_test(test_messages_behind_a_locked_row_are_claimed_once),
         cmocka_unit_test(test_what_is_behind_a_failed_message_is_not_attempted),
+        cmocka_unit_test(test_a_failure_without_a_success_counts_for_the_breaker),
         cmocka_unit_test(test_what_is_behind_a_dead_message_goes_on),
         cmocka_unit_test(test_what_is_behind_a_forgotten_message_is_not_charged),
         cmocka_unit_test(test_in_response_the_answer_decides),
