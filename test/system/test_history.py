@@ -798,12 +798,13 @@ def test_lookups_are_index_probes(inbox, app):
     number(inbox)
     few = max(inbox.claim(f"a{i}", explain=True) for i in range(3))
     inbox.query("INSERT INTO onceward.history SELECT gen_random_uuid(), 0, 1, 0 FROM generate_series(1, 50000)")
-    many = min(inbox.claim(f"b{i}", explain=True) for i in range(3))  # one of them may read the catalog anew
+    # Beside other tests a claim may have to read the catalog anew, so the cheapest of three counts: a scan would be in each.
+    many = min(inbox.claim(f"b{i}", explain=True) for i in range(3))
     assert many < few + 30, (few, many)
     moved(inbox, app, "m1")
-    assert inbox.claim("m1", explain=True) < few + 60
+    assert min(inbox.claim("m1", explain=True) for _ in range(3)) < few + 60
     inbox.query("DELETE FROM onceward.history")
-    assert max(inbox.claim(f"c{i}", explain=True) for i in range(3)) < few + 30
+    assert min(inbox.claim(f"c{i}", explain=True) for i in range(3)) < few + 30
 
 
 def test_who_may_do_what(sessions, inbox, app):
