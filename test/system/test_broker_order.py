@@ -12,6 +12,7 @@ import pytest
 
 from rig import servers
 from rig.bare import Consumer
+from rig.wait import wait_until
 
 QUORUM = {"x-queue-type": "quorum"}
 CLASSIC = {}
@@ -43,6 +44,11 @@ def place(rabbitmq):
             consumers.append(Consumer(rabbitmq, queue, prefetch, arguments))
             return consumers[-1]
 
+        @staticmethod
+        def wait_for_no_consumer(queue):
+            """The broker has noticed the end of the last consumer, and has returned its messages."""
+            wait_until(lambda: channel.queue_declare(queue, passive=True).method.consumer_count == 0, "the consumer is gone", 30, 0.03)
+
     yield Place
     for c in consumers:
         c.end()
@@ -70,11 +76,13 @@ def test_a_closed_channel_returns_its_tail_to_its_place(place, kind):
     first.wait(HELD)
     first.ack(acked)
     first.close_channel()
+    place.wait_for_no_consumer(queue)
     for _ in range(2):  # and again, with the same prefetch
         other = place.consumer(queue, HELD)
         got = other.wait(HELD // 2, acked)
         assert got == expected(acked)[:len(got)]
         other.close_channel()
+        place.wait_for_no_consumer(queue)
     assert place.consumer(queue, 0).wait(N - len(acked), acked) == expected(acked)
 
 
@@ -86,11 +94,13 @@ def test_a_connection_that_is_reset_returns_its_tail_to_its_place(place, kind):
     first.wait(HELD)
     first.ack(acked)
     first.reset()
+    place.wait_for_no_consumer(queue)
     for _ in range(2):
         other = place.consumer(queue, HELD)
         got = other.wait(HELD // 2, acked)
         assert got == expected(acked)[:len(got)]
         other.reset()
+        place.wait_for_no_consumer(queue)
     assert place.consumer(queue, 0).wait(N - len(acked), acked) == expected(acked)
 
 

@@ -410,6 +410,7 @@ def test_logs_reload_and_status_name_the_digest_of_the_file_unless_it_holds_pass
         f"  configuration {first}, unchanged: the file is the same as before"
     write(sidecar, merge(sidecar.config, {"shutdown_grace": "6s"}))
     assert good("reload", "--state", sidecar.config["state_file"]).splitlines()[-1] == f"  configuration {digest(sidecar)}, changed"
+    sidecar.wait_for("reloaded", 2)
     assert [line["config"] for line in sidecar.find("reloaded")] == [first, digest(sidecar)] and first != digest(sidecar)
 
 
