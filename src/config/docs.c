@@ -164,7 +164,7 @@ static void explain_key(struct buf *out, const struct key *k)
     add_type(out, k);
     buf_add_text(out, k->presence == KEY_MAY || k->presence == KEY_HAS ? "; default: " : "; ");
     add_default(out, k);
-    buf_printf(out, ".%s\n", key_takes_file(k) ? " To read it from a file, append _file to the name." : "");
+    buf_printf(out, ".%s\n", k->type == TYPE_SECRET ? " To read it from a file, append _file to the name." : "");
 }
 
 /* Skips "queues.<name>." or "defaults." at the start of a path. */
