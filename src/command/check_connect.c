@@ -233,11 +233,14 @@ static struct returns check_limit(const struct config *c, const struct config_qu
     if (q->order.key.n)
         check_order(answer == ARGUMENTS_READ && !a.exclusive ? &a : NULL, returns_limit(&r),
                     q->order.holds_dead, &text, &kind);
-    if (answer == ARGUMENTS_READ && !a.exclusive &&
-        (check_lifetime(&a, &text) | check_drop(&a, returns_limit(&r), &text) |
-         check_timeout(q, &a, &text)) &&
-        kind == FINDING_OK)
-        kind = FINDING_WARNING;
+    if (answer == ARGUMENTS_READ && !a.exclusive) {
+        bool lifetime = check_lifetime(&a, &text);
+        bool drop = check_drop(&a, returns_limit(&r), &text);
+        bool timeout = check_timeout(q, &a, &text);
+
+        if ((lifetime || drop || timeout) && kind == FINDING_OK)
+            kind = FINDING_WARNING;
+    }
     check_tell(s, kind, buf_text(&text));
     buf_deinit(&text);
     return r;
