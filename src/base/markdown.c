@@ -47,6 +47,25 @@ void markdown_add_paragraph(struct buf *out, const char *text)
     buf_add_char(out, '\n');
 }
 
+void markdown_add_unlinked(struct buf *out, const char *text)
+{
+    while (*text) {
+        size_t plain = strcspn(text, "[");
+        const char *words = text + plain;
+
+        buf_add(out, text, plain);
+        if (!*words++)
+            return;
+        size_t len = strcspn(words, "[]");
+        bool is_link = words[len] == ']' && words[len + 1] == '(' && strchr(words + len, ')');
+
+        if (!is_link)
+            buf_add_char(out, '[');
+        buf_add(out, words, len);
+        text = is_link ? strchr(words + len, ')') + 1 : words + len;
+    }
+}
+
 /* Adds a paragraph that begins with a label. */
 static void add_labelled(struct buf *out, const char *label, const char *text)
 {

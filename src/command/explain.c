@@ -78,8 +78,12 @@ static void list_terms(const struct glossary *g)
     table_add_text(&t, g->heading);
     table_add_text(&t, "MEANS");
     for (size_t i = 0; i < g->n; i++) {
+        struct buf sentence = {0};
+
+        markdown_add_unlinked(&sentence, g->terms[i].sentence);
         table_add_text(&t, g->terms[i].name);
-        table_add_text(&t, g->terms[i].sentence);
+        table_add_text(&t, buf_text(&sentence));
+        buf_deinit(&sentence);
     }
     table_print(&t, stdout, text_width(stdout));
     table_deinit(&t);
@@ -325,7 +329,11 @@ static bool explain_term(const struct glossary *g, const char *name)
 
         if (strcasecmp(t->name, name) != 0)
             continue;
-        printf("%s (%s)\n  %s\n  %s\n", t->name, g->what, t->sentence, t->advice);
+        struct buf sentence = {0};
+
+        markdown_add_unlinked(&sentence, t->sentence);
+        printf("%s (%s)\n  %s\n  %s\n", t->name, g->what, buf_text(&sentence), t->advice);
+        buf_deinit(&sentence);
         known = true;
     }
     return known;

@@ -4,6 +4,7 @@
 #include "command/help.h"
 #include "onceward/base/buf.h"
 #include "onceward/base/log.h"
+#include "onceward/base/markdown.h"
 #include "onceward/config/keys.h"
 #include "onceward/core/codes.h"
 
@@ -136,8 +137,13 @@ void manual_add(struct buf *out)
         add_entry(out, event_info(i)->name, event_info(i)->sentence, event_info(i)->advice);
     buf_add_text(out, ".SH ERRORS\nWhat \\fBonceward.complete\\fR and \\fBonceward.extend\\fR raise in the "
                       "application's transaction:\n");
-    for (size_t i = 0; i < N_ERROR_CODES; i++)
-        add_entry(out, error_codes[i].name, error_codes[i].sentence, error_codes[i].advice);
+    for (size_t i = 0; i < N_ERROR_CODES; i++) {
+        struct buf sentence = {0};
+
+        markdown_add_unlinked(&sentence, error_codes[i].sentence);
+        add_entry(out, error_codes[i].name, buf_text(&sentence), error_codes[i].advice);
+        buf_deinit(&sentence);
+    }
     buf_add_text(out, ".SH EXIT STATUS\n0: done. 1: it failed. 2: usage or configuration.\n"
                       ".SH ENVIRONMENT\n");
     add_entry(out, "ONCEWARD_CONFIG", "The configuration file of commands without `--config`.", NULL);

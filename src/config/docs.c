@@ -144,27 +144,32 @@ static void add_default(struct buf *out, const struct key *k)
 void config_keys_each(void (*each)(void *ctx, const char *path, const char *fallback, const char *sentence),
                       void *ctx)
 {
-    struct buf path = {0}, fallback = {0};
+    struct buf path = {0}, fallback = {0}, plain = {0};
 
     for (size_t i = 0; i < n_keys; i++) {
         buf_reset(&path);
         buf_printf(&path, "%s%s", keys[i].scope == SCOPE_QUEUE ? "queues.<name>." : "", keys[i].path);
         buf_reset(&fallback);
         add_default(&fallback, &keys[i]);
-        each(ctx, buf_text(&path), buf_text(&fallback), keys[i].sentence);
+        buf_reset(&plain);
+        markdown_add_unlinked(&plain, keys[i].sentence);
+        each(ctx, buf_text(&path), buf_text(&fallback), buf_text(&plain));
     }
     buf_deinit(&path);
     buf_deinit(&fallback);
+    buf_deinit(&plain);
 }
 
 static void explain_key(struct buf *out, const struct key *k)
 {
-    buf_printf(out, "%s%s (configuration key)\n  %s.\n  ", k->scope == SCOPE_QUEUE ? "queues.<name>." : "",
-               k->path, k->sentence);
+    buf_printf(out, "%s%s (configuration key)\n  ", k->scope == SCOPE_QUEUE ? "queues.<name>." : "", k->path);
+    markdown_add_unlinked(out, k->sentence);
+    buf_add_text(out, ".\n  ");
     add_type(out, k);
     buf_add_text(out, k->presence == KEY_MAY || k->presence == KEY_HAS ? "; default: " : "; ");
     add_default(out, k);
-    buf_printf(out, ".%s\n", k->type == TYPE_SECRET ? " To read it from a file, append _file to the name." : "");
+    buf_printf(out, ".%s\n",
+               k->type == TYPE_SECRET ? " To read it from a file, append _file to the name." : "");
 }
 
 /* Skips "queues.<name>." or "defaults." at the start of a path. */
@@ -318,7 +323,7 @@ static json_t *describe(const struct key *k)
     struct buf text = {0}, type = {0};
 
     add_type(&type, k);
-    buf_add_text(&text, k->sentence);
+    markdown_add_unlinked(&text, k->sentence);
     buf_printf(&text, ". (%s", buf_text(&type));
     if (k->presence == KEY_MAY || k->presence == KEY_EITHER)
         buf_printf(&text, k->presence == KEY_MAY ? "; default: %s" : "; required: %s", k->fallback);

@@ -409,6 +409,13 @@ def test_each_shell_completes_every_command_and_option():
         assert complete("replay", option, "") == [], option
 
 
+def test_texts_for_a_terminal_have_no_links_of_the_pages():
+    keys = good("explain", "--keys")
+    texts = [good("schema"), good("help", "--man"), good("explain"), keys, good("explain", "ow001"), run("example").err,
+             *(good("explain", key) for key in ("consumer_timeout", "queue", "forward.batch.max_messages", "broker.delivery_limit"))]
+    assert not [text for text in texts if "](" in text]
+
+
 def test_the_manual_page_has_everything_and_is_well_formed(tmp_path):
     page = tmp_path / "onceward.1"
     page.write_text(good("help", "--man"))

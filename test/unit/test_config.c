@@ -136,6 +136,17 @@ static void test_code_is_kept_on_one_line(void **state)
     buf_deinit(&text);
 }
 
+static void test_links_are_their_words_on_a_terminal(void **state)
+{
+    struct buf text = {0};
+
+    markdown_add_unlinked(
+        &text, "See [the limits](a.md#b) or [c](d). A list `[[\"x\", \"y\"]]` [stays] (so), and [this");
+    assert_string_equal(buf_text(&text),
+                        "See the limits or c. A list `[[\"x\", \"y\"]]` [stays] (so), and [this");
+    buf_deinit(&text);
+}
+
 static void test_markdown(void **state)
 {
     struct buf table = {0};
@@ -679,6 +690,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schema_is_current),
         cmocka_unit_test(test_page_is_current),
+        cmocka_unit_test(test_links_are_their_words_on_a_terminal),
         cmocka_unit_test(test_markdown),
         cmocka_unit_test(test_code_is_kept_on_one_line),
         cmocka_unit_test(test_full_lists_every_key),

@@ -6,6 +6,9 @@
 enum { MARKDOWN_WIDTH = 116 };
 void markdown_add_paragraph(struct buf *out, const char *text);
 
+/* Adds the text for a terminal: each link is only its words. */
+void markdown_add_unlinked(struct buf *out, const char *text);
+
 /* Adds the entry of a term: a heading, the meaning after its label, and the advice. */
 struct markdown_entry {
     int level;           /* of the heading */
