@@ -192,8 +192,8 @@ static int socket_has_input(struct wire *w, struct fault *f)
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return 0;
     w->is_lost = true;
-    return fault_set(f, "the broker's connection was %s",
-                     n == 0 ? "closed by the other side" : strerror(errno));
+    return fault_set(f, "the connection to the broker was lost: %s",
+                     n == 0 ? "the broker closed it" : strerror(errno));
 }
 
 /* Bytes received; 0: none now; -1: lost. */
@@ -207,8 +207,8 @@ static ssize_t read_some(struct wire *w, char *to, size_t room, struct fault *f)
             return 0;
         if (n > 0)
             return n;
-        return fault_set(f, "the broker's connection was %s",
-                         n == 0 ? "closed by the other side" : strerror(errno));
+        return fault_set(f, "the connection to the broker was lost: %s",
+                         n == 0 ? "the broker closed it" : strerror(errno));
     }
     ERR_clear_error();
     n = SSL_read(w->ssl, to, (int)room);
@@ -218,11 +218,11 @@ static ssize_t read_some(struct wire *w, char *to, size_t room, struct fault *f)
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
         return 0;
     const char *reason = ERR_reason_error_string(ERR_peek_last_error());
-    return fault_set(f, "the broker's connection was %s",
-                     error == SSL_ERROR_ZERO_RETURN         ? "closed by the other side"
+    return fault_set(f, "the connection to the broker was lost: %s",
+                     error == SSL_ERROR_ZERO_RETURN         ? "the broker closed it"
                      : reason                               ? reason
                      : error == SSL_ERROR_SYSCALL && system ? strerror(system)
-                                                            : "closed by the other side");
+                                                            : "the broker closed it");
 }
 
 /* 1: bytes received; 0: none now; -1: lost. */

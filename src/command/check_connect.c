@@ -90,8 +90,8 @@ static bool is_near_the_limit(const struct returns *r, const struct message *m, 
         return false;
     buf_printf(
         out,
-        ". Do not sample it again: it had been delivered %lld times before, and the queue's delivery limit ",
-        (long long)count);
+        ". Do not sample it again: it had been delivered %lld time%s before, and the queue's delivery limit ",
+        (long long)count, count == 1 ? "" : "s");
     if (returns_limit(r) == LIMIT_UNKNOWN)
         buf_add_text(out, "is not known (set delivery_limit)");
     else

@@ -112,10 +112,10 @@ static void say_replicas(const struct order *o)
     if (o->is_outbox)
         printf("The relay will read this within 5 s; `onceward status` then shows whether one relays.\n");
     else if (!o->n_replicas)
-        printf("No replica of it runs now; replicas that start later will read this.\n");
+        printf("No replica of %s runs now; replicas that start later will read this.\n", o->consumer);
     else
-        printf("%d replica%s of it will read this within 5 s.\n", o->n_replicas,
-               o->n_replicas == 1 ? "" : "s");
+        printf("%d replica%s of %s will read this within 5 s.\n", o->n_replicas,
+               o->n_replicas == 1 ? "" : "s", o->consumer);
 }
 
 /* --- the commands --- */

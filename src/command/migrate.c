@@ -62,7 +62,8 @@ static int migrate_run(void *options)
     int status;
 
     if (!o->config && !is_database_named(o))
-        return command_wrong("migrate", "--config FILE is missing, and ONCEWARD_CONFIG is not set");
+        return command_wrong("migrate",
+                             "--config FILE is missing, and neither --database nor ONCEWARD_CONFIG is set");
     if (is_database_named(o) && (status = check_database(&o->database)) >= 0)
         return status;
     c = o->config ? command_config(o->config) : config_defaults();

@@ -108,7 +108,7 @@ def test_the_first_line_is_in_the_configured_format(tmp_path, name, keys, level)
             line = json.loads(first)
             assert list(line)[:5] == keys and line[keys[1]] == level and line[keys[2]] == "started"
         else:
-            assert re.match(r"^\d{4}-\d\d-\d\dT[\d:.]+Z info    started: version \S+, 1 queues event=started version=\S+ instance=\S+ pid=\d+", first), first
+            assert re.match(r"^\d{4}-\d\d-\d\dT[\d:.]+Z info    started: version \S+, queues: 1 event=started version=\S+ instance=\S+ pid=\d+", first), first
         second = child.stdout.readline().decode()  # it hears a signal by now
         child.send_signal(signal.SIGTERM)
         rest = [second, *child.stdout.read().decode().splitlines()]
