@@ -348,7 +348,7 @@ def test_the_text_has_the_contract_and_the_remedy(place):
     with tried.Running(tried.SwallowsTheError, place.name, place.postgres) as application:
         status, out = place.run(application.url)
     assert status == 1 and "Broken in" in out
-    assert "swallowed: complete refused the token" in out and "contract  It lets an error of complete abort" in out and "remedy    " in out
+    assert "swallowed: complete refused the token" in out and "contract  The application lets an error of complete abort" in out and "remedy    " in out
 
 
 def test_the_table_of_the_page_is_current():
