@@ -190,7 +190,8 @@ static void tell_verdict(const struct try_run *t, int breaks, int advice, int sk
         fprintf(out, "\nBroken in %s: %d would break a promise, %d to look at, %d not looked at.\n", took,
                 breaks, advice, skipped);
     else if (advice)
-        fprintf(out, "\nKeeps the promises; %d to look at (%s, %d not looked at).\n", advice, took, skipped);
+        fprintf(out, "\nKeeps the promises; %d to look at%s (%s, %d not looked at).\n", advice,
+                t->options->strict ? ", so --strict fails" : "", took, skipped);
     else
         fprintf(out, "\nGood in %s: keeps the promises, %d not looked at.\n", took, skipped);
 }

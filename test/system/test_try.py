@@ -332,7 +332,7 @@ def test_advice_alone_fails_with_strict_only(place):
         assert status == 0 and "Keeps the promises; 1 to look at (" in out
         assert "or takes two connections for each request" in out
         status, out = place.run(application.url, "--strict")
-        assert status == 1 and "Keeps the promises; 1 to look at (" in out
+        assert status == 1 and "Keeps the promises; 1 to look at, so --strict fails (" in out
 
 
 def test_an_error_page_is_shown_without_its_tags_and_skipped_cases_in_one_line(place):
