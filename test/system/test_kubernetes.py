@@ -2,8 +2,10 @@
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -47,3 +49,41 @@ def test_a_second_run_on_the_machine_is_refused_whatever_its_cache(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = kubernetes("--cache", str(tmp_path / "cache"), ONCEWARD_KUBERNETES_LOCK=str(path))
     assert done.returncode == 2 and str(path) in done.stdout.decode() and not (tmp_path / "cache").exists(), done.stdout
+
+
+@pytest.fixture
+def other_tables(tmp_path):
+    """A copy of the repository whose last commit changes the tables. Its cluster.sh builds nothing, and ends with 7 where it were etcd."""
+    if os.geteuid() or not shutil.which("go"):
+        pytest.skip("needs root and Go")
+    root = os.path.join(TEST, "..")
+    if not os.path.exists(os.path.join(root, ".git")):
+        pytest.skip("this is not a clone")
+    copy = tmp_path / "copy"
+    git = ["git", "-C", str(copy), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    subprocess.run([*git[:1], "clone", "-q", "--shared", root, str(copy)], check=True)
+    for name in "kubernetes", "packages.sh", "kubernetes.d/programs.py":
+        shutil.copy(os.path.join(TEST, name), copy / "test" / name)
+    (copy / "test/kubernetes.d/cluster.sh").write_text('#!/bin/sh\ncase "$*" in *etcd*) exit 7 ;; esac\n')
+    with open(copy / "sql/0001_schema.sql", "a") as f:
+        f.write("CREATE TABLE onceward.another ();\n")
+    subprocess.run([*git, "commit", "-q", "-a", "-m", "Add a table"], check=True)
+
+    def run(*arguments):
+        more = dict(os.environ, ONCEWARD_KUBERNETES_LOCK=str(tmp_path / "lock"))
+        return subprocess.run([str(copy / "test/kubernetes"), "--no-install", "--cache", str(tmp_path / "cache"), *arguments],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=more, timeout=60)
+    return run
+
+
+@pytest.mark.parametrize("arguments, status", [((), 7), (("--only", "versions"), 1), (("--before", "HEAD^"), 1)])
+def test_a_revision_before_with_other_tables_ends_no_run_of_all(other_tables, arguments, status):
+    """Where it was asked for, it is refused before anything is built."""
+    done = other_tables(*arguments)
+    assert b"has other tables" in done.stdout and done.returncode == status, done.stdout
+
+
+def test_versions_fails_alone_without_a_program_before():
+    pytest.importorskip("yaml", reason="python3-yaml is not here")
+    import run
+    assert run.run_all(None, None, "", types.SimpleNamespace(only=["versions", "no scenario"], before="")) == [False]
