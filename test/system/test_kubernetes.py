@@ -83,6 +83,11 @@ def test_a_revision_before_with_other_tables_ends_no_run_of_all(other_tables, ar
     assert b"has other tables" in done.stdout and done.returncode == status, done.stdout
 
 
+def test_a_run_without_a_cluster_builds_no_image(other_tables, tmp_path):
+    done = other_tables("--only", "alerts")
+    assert b"alerts: " in done.stdout and sorted(os.listdir(tmp_path / "cache")) == [], done.stdout
+
+
 def test_versions_fails_alone_without_a_program_before():
     pytest.importorskip("yaml", reason="python3-yaml is not here")
     import run
