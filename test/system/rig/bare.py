@@ -35,6 +35,10 @@ class Consumer:
             if number in numbers:
                 self.channel.basic_ack(tag)
 
+    def ack_all(self):
+        """All that came, in one method."""
+        self.channel.basic_ack(self.got[-1][0], multiple=True)
+
     def close_channel(self):
         """channel.close and nothing before it."""
         self.connection._impl._send_method(self.channel.channel_number, pika.spec.Channel.Close(200, "bye", 0, 0))

@@ -26,14 +26,18 @@ class OrderedPartitions:
         self.n = n
         self.pause = 1 / rate
         self.has_priorities = major_version(bed.rabbitmq) >= 4
-        arguments = {**SINGLE, **({"x-delivery-limit": -1} if self.has_priorities else {})}
-        self.queues = [bed.new_queue(f"-{i}", arguments=arguments) for i in range(n)]
+        self.queues = [bed.new_queue(f"-{i}", arguments=self.arguments(bed.rabbitmq)) for i in range(n)]
         bed.app.handler = self.commit
         self.fails = lambda key, number, attempt: None  # a status in place of the commit
         self.numbers = collections.Counter()
         self.instances = {}  # by the sidecar's name
         self.ends = threading.Event()
         self.publisher = threading.Thread(target=self._publish, daemon=True)
+
+    @staticmethod
+    def arguments(rabbitmq):
+        """Of a partition: no delivery limit, which RabbitMQ 4 has by default."""
+        return {**SINGLE, **({"x-delivery-limit": -1} if major_version(rabbitmq) >= 4 else {})}
 
     # messages
 
