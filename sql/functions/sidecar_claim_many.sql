@@ -23,8 +23,8 @@
 -- exhausted: failed, with all attempts made, and due where not p_transaction and the consumer has an order; or to be taken over, with takeovers at
 -- p_max_attempts + 2.
 --
--- In three statements, each with a snapshot of its own:
---   1. insert what neither a row nor an entry of the history exists for. The probe before ON CONFLICT matters: ON CONFLICT alone waits behind an application that
+-- In three kinds of statements, each with a snapshot of its own:
+--   1. insert what neither a row nor an entry of the history exists for. The probe matters: without it the INSERT waits behind an application that
 --      has not committed its completion yet, with everything inserted so far;
 --   2. take over what may be taken, if it is not locked. A row that a renewal made (claimed_by is empty) is as old as its first claim;
 --   3. read the rest and say why not. Without a row, an entry of the history means completed, or mismatch.
@@ -62,7 +62,13 @@ DECLARE
     v_now        timestamptz;
     v_stale      timestamptz; -- tokens that expired before this may be taken over
     v_me         text := p_instance || '/' || p_number;
-    v_n          bigint;
+    v_n          bigint; -- rows inserted
+    v_from       integer := 1; -- items of the next block
+    v_upto       integer;
+    v_size       integer := cardinality(p_ids);
+    v_inserted   bigint;
+    v_conflicts  integer := 0;
+    v_constraint text;
     v_taken      bigint := 0;
     v_taken_over bigint[];
 BEGIN
@@ -71,31 +77,48 @@ BEGIN
     v_now := least(v_received, clock_timestamp());
     v_stale := v_now - p_grace_ms * interval '1 ms';
 
-    INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at,
-                                token_expires_at, max_expires_at, claimed_by, message_type, alone)
-    SELECT p_consumers[i.queue], i.id, 'processing', 1, i.token, i.fingerprint, v_received, v_now + p_windows[i.queue], v_now + p_max_windows[i.queue], v_me,
-           i.type, nullif(i.alone, false)
-    FROM unnest(p_queues, p_ids, p_tokens, p_fingerprints, p_types, p_alone) i (queue, id, token, fingerprint, type, alone)
-    LEFT JOIN LATERAL (
-        SELECT true AS yes FROM onceward.inbox r
-        WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
-    -- The entry is looked for in this statement, since only one snapshot is sure to have the row or the entry. The
-    -- table history_begun is read once per statement: an empty history costs nothing. Every snapshot with an entry
-    -- has its row, too.
-    LEFT JOIN LATERAL (
-        SELECT true AS yes
-        FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
-        JOIN onceward.history h ON h.hash = k.hash
-        WHERE there.yes IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
-        LIMIT 1) moved ON true
-    WHERE there.yes IS NULL AND moved.yes IS NULL
-    -- only this conflict: a violation of a user's own unique index must be reported
-    ON CONFLICT (consumer, message_id) DO NOTHING;
-    GET DIAGNOSTICS v_n = ROW_COUNT;
+    -- A plain INSERT: ON CONFLICT looks into the index of the key once more for each row, and takes a lock and writes WAL of its own.
+    -- Another claim may have inserted an id since the snapshot. Then a block of half the items looks again, in a new snapshot.
+    v_n := 0;
+    WHILE v_from <= cardinality(p_ids) LOOP
+        v_upto := v_from + v_size - 1;
+        BEGIN
+            INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at,
+                                        token_expires_at, max_expires_at, claimed_by, message_type, alone)
+            SELECT p_consumers[i.queue], i.id, 'processing', 1, i.token, i.fingerprint, v_received, v_now + p_windows[i.queue],
+                   v_now + p_max_windows[i.queue], v_me, i.type, nullif(i.alone, false)
+            FROM unnest(p_queues[v_from : v_upto], p_ids[v_from : v_upto], p_tokens[v_from : v_upto], p_fingerprints[v_from : v_upto],
+                        p_types[v_from : v_upto], p_alone[v_from : v_upto]) i (queue, id, token, fingerprint, type, alone)
+            LEFT JOIN LATERAL (
+                SELECT true AS yes FROM onceward.inbox r
+                WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
+            -- The entry is looked for in this statement, since only one snapshot is sure to have the row or the entry. The
+            -- table history_begun is read once per statement: an empty history costs nothing. Every snapshot with an entry
+            -- has its row, too.
+            LEFT JOIN LATERAL (
+                SELECT true AS yes
+                FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
+                JOIN onceward.history h ON h.hash = k.hash
+                WHERE there.yes IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
+                LIMIT 1) moved ON true
+            WHERE there.yes IS NULL AND moved.yes IS NULL;
+            GET DIAGNOSTICS v_inserted = ROW_COUNT;
+            v_n := v_n + v_inserted;
+            v_from := v_upto + 1;
+        EXCEPTION WHEN unique_violation THEN
+            GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME;
+            v_conflicts := v_conflicts + 1;
+            -- A violation of a user's own unique index must be reported. The bound ends a call at REPEATABLE READ.
+            IF v_constraint <> 'inbox_pkey' OR v_conflicts > 2 * cardinality(p_ids) + 8 THEN
+                RAISE;
+            END IF;
+            v_size := greatest(v_size / 2, 1);
+        END;
+    END LOOP;
 
-    -- This statement sees neither row nor entry of an id that was first claimed, completed and moved since its
+    -- An INSERT sees neither row nor entry of an id that was first claimed, completed and moved since its
     -- snapshot. A move comes at the earliest an hour after the completion (sidecar_keep_house). v_now was read
-    -- before the snapshot, and the clock is read again here, after the insert.
+    -- before each snapshot, and the clock is read again here, after the last insert.
     IF clock_timestamp() NOT BETWEEN v_now AND v_now + interval '1 minute' THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the claim took more than a minute, or the clock was set back',
             HINT = 'The sidecar repeats it: its view of the inbox may be too old.';

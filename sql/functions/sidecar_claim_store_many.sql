@@ -5,8 +5,8 @@
 -- Parameters and answers are those of sidecar_claim_many, and in addition p_arrivals: numbers in the order of
 -- arrival; a message whose p_bodies is NULL is not stored.
 --
--- It recognises its own rows: written by this transaction with the offered token, and not claimed before
--- (alive_since).
+-- It recognises its own rows: written by this transaction or a block of it (its number is higher) with the offered
+-- token, and not claimed before (alive_since).
 --
 -- Locks: those of sidecar_claim_many, and before them the table of messages in the mode of an INSERT, so that
 -- readers in the order of arrival can tell from pg_locks when all claims before some time are committed. That waits
@@ -58,7 +58,7 @@ BEGIN
         UNION ALL
         (SELECT r.received_at FROM onceward.inbox r
          WHERE v_at IS NULL AND r.consumer = p_consumers[i.queue] AND r.message_id = i.id
-           AND r.token = i.token AND r.xmin = pg_current_xact_id()::xid AND r.alive_since IS NULL
+           AND r.token = i.token AND age(r.xmin) <= age(pg_current_xact_id()::xid) AND r.alive_since IS NULL
          LIMIT 1)) own
     WHERE p_bodies[i.n] IS NOT NULL;
 END

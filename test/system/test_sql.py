@@ -200,6 +200,22 @@ def test_an_uncommitted_insert_of_the_same_id_is_waited_for_a_second_at_most(inb
     assert answers(other.claim("m1", "m2")) == ["held", "claimed"]
 
 
+def test_ids_that_another_claim_inserts_meanwhile_are_held_and_the_others_are_claimed(pg, inbox, other):
+    """The claim waits in its INSERT for each of them, and starts it again for the rest."""
+    ids = [f"m{n}" for n in range(8)]
+    inbox.begin()
+    inbox.claim("m2", "m5", "m6")
+    found = []
+    thread = threading.Thread(target=lambda: found.extend(answers(other.claim(*ids))))
+    thread.start()
+    wait_until(lambda: pg.query("SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted", [other.pid])[0][0], "the claim waits")
+    inbox.commit()
+    thread.join(30)
+    assert found == ["held" if i in ("m2", "m5", "m6") else "claimed" for i in ids]
+    assert answers(other.settle(*(i for i in ids if i not in ("m2", "m5", "m6")))) == ["completed"] * 5
+    assert answers(inbox.settle("m2", "m5", "m6")) == ["completed"] * 3
+
+
 # nothing waits for a row that an application has locked
 
 
