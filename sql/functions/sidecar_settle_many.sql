@@ -8,7 +8,12 @@
 -- A token past its window still completes: the work is done. So does one whose row was swept meanwhile and not
 -- claimed since. A result of more than 64 KiB is not kept.
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
+-- In up to three statements: change the rows that no other transaction has locked (their xmax is 0), then lock and
+-- change the others, then say why the rest was not changed. The first is enough for nearly every batch, and costs a
+-- lock of each row less.
+--
+-- Locks: the rows it changes, in key order, SKIP LOCKED. It waits only for a lock that another transaction takes while
+-- the first statement runs, at most a second. Rows: one per item.
 -- Repeating it: answers 'completed' for rows that the first call completed, and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_settle_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_statuses integer[], p_results text[])
@@ -20,29 +25,49 @@ SET enable_memoize = off
 SET enable_tidscan = on
 AS $$
 DECLARE
-    v_n bigint;
+    v_n      bigint;
+    v_locked bigint;
 BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    WITH taken AS MATERIALIZED (
+    WITH found AS MATERIALIZED (
         SELECT i.token, i.http_status, i.result, f.tid
         FROM unnest(p_queues, p_ids, p_tokens, p_statuses, p_results) i (queue, id, token, http_status, result)
         CROSS JOIN LATERAL (
             SELECT r.ctid AS tid FROM onceward.inbox r
-            WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token
-              AND (r.status = 'processing' OR (r.status = 'failed' AND r.swept))
-            LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+            WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token AND r.status = 'processing'
+              AND r.xmax = '0'::xid
+            LIMIT 1) f
     )
     UPDATE onceward.inbox r
-    SET status = 'completed', completed_at = clock_timestamp(), http_status = t.http_status, next_attempt_at = NULL,
-        result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
-    FROM taken t
-    WHERE r.ctid = t.tid AND r.token = t.token
-      AND (r.status = 'processing' OR (r.status = 'failed' AND r.swept));
+    SET status = 'completed', completed_at = clock_timestamp(), http_status = f.http_status, next_attempt_at = NULL,
+        result = CASE WHEN octet_length(f.result) <= 65536 THEN f.result END
+    FROM found f
+    WHERE r.ctid = f.tid AND r.token = f.token AND r.status = 'processing';
     GET DIAGNOSTICS v_n = ROW_COUNT;
+
+    IF v_n < cardinality(p_ids) THEN
+        WITH taken AS MATERIALIZED (
+            SELECT i.token, i.http_status, i.result, f.tid
+            FROM unnest(p_queues, p_ids, p_tokens, p_statuses, p_results) i (queue, id, token, http_status, result)
+            CROSS JOIN LATERAL (
+                SELECT r.ctid AS tid FROM onceward.inbox r
+                WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id AND r.token = i.token
+                  AND (r.status = 'processing' OR (r.status = 'failed' AND r.swept))
+                LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f
+        )
+        UPDATE onceward.inbox r
+        SET status = 'completed', completed_at = clock_timestamp(), http_status = t.http_status, next_attempt_at = NULL,
+            result = CASE WHEN octet_length(t.result) <= 65536 THEN t.result END
+        FROM taken t
+        WHERE r.ctid = t.tid AND r.token = t.token
+          AND (r.status = 'processing' OR (r.status = 'failed' AND r.swept));
+        GET DIAGNOSTICS v_locked = ROW_COUNT;
+        v_n := v_n + v_locked;
+    END IF;
 
     IF v_n = cardinality(p_ids) THEN
         RETURN QUERY SELECT -cardinality(p_ids), 'completed';
