@@ -166,7 +166,7 @@ static bool may_be_refused_for_one(const struct queue *q, struct delivery *d)
 
     if (!a->n_refused++)
         a->n_succeeded = d->request->application.n_succeeded;
-    return (a->n_refused > REFUSALS_TOGETHER || d->copy.redelivered) &&
+    return (a->n_refused > REFUSALS_TOGETHER || delivery_is_redelivered(d)) &&
            q->application->n_succeeded > a->n_succeeded;
 }
 

@@ -80,7 +80,7 @@ void batches_learn_too_large(struct queue *q, const struct request *r)
 static bool is_probe(const struct queue *q, const struct delivery *d)
 {
     return q->share->limiter.slow_since_ms &&
-           (d->answer.n_refused >= REFUSALS_TOGETHER || d->copy.redelivered);
+           (d->answer.n_refused >= REFUSALS_TOGETHER || delivery_is_redelivered(d));
 }
 
 bool batches_may_share(const struct queue *q, const struct delivery *d)
@@ -149,7 +149,7 @@ static void body_add(struct queue *q, struct request *r, const struct delivery *
         .queue = rules->queue,
         .content_type = rules->content_type,
         .attempt = d->claim.attempt + d->claim.takeovers,
-        .redelivered = d->copy.redelivered,
+        .redelivered = delivery_is_redelivered(d),
         .body_is_json = envelope_takes_body(d->message, rules->content_type),
         .message = d->message,
     };

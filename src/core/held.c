@@ -402,10 +402,8 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
     d->copy = (struct delivery_copy){.generation = a->generation,
                                      .number = a->number,
                                      .consumer = a->consumer,
-                                     .redelivered = a->redelivered,
                                      .delivery_count = a->delivery_count,
                                      .n_rejected = a->n_rejected,
-                                     .deaths = a->deaths,
                                      .n_bytes = a->n_bytes,
                                      .body_len = a->body_len,
                                      .received_ms = now_ms};

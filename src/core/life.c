@@ -499,7 +499,7 @@ static bool count_message_failure(struct queue *q, int64_t now_ms, const struct 
         return q->share->brake.on;
     if (!d->id_len && !d->copy.n_rejected) {
         f.content = hash_bytes(d->fingerprint, sizeof(d->fingerprint));
-        f.again = d->copy.redelivered;
+        f.again = delivery_is_redelivered(d);
     }
     return count_failure(q, now_ms, &f);
 }

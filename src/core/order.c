@@ -43,7 +43,7 @@ static struct delivery *of_place(struct key_place *p)
  * of the message is another one, and was delivered at most as often. */
 static const struct delivery *find_former(const struct delivery *d)
 {
-    if (!d->copy.redelivered || d->copy.delivery_count <= 0)
+    if (!delivery_is_redelivered(d) || d->copy.delivery_count <= 0)
         return NULL;
     list_each(&d->place.line->places, k)
     {

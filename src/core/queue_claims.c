@@ -230,7 +230,7 @@ static bool others_get_messages(const struct queue *q)
  * one is tried every LEFT_MS. */
 static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return q->share->brake.on && others_get_messages(q) && d->copy.redelivered &&
+    return q->share->brake.on && others_get_messages(q) && delivery_is_redelivered(d) &&
            now_ms - q->share->brake.tried_ms < LEFT_MS;
 }
 

@@ -128,7 +128,7 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
         if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d) ||
             (now_ms - d->copy.received_ms >= q->rules.pause_hold_ms + TO_TRY_WITH_MS))
             continue;
-        if (!q->share->brake.on || !d->copy.redelivered)
+        if (!q->share->brake.on || !delivery_is_redelivered(d))
             return d;
         if (!first)
             first = d;

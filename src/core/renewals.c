@@ -115,8 +115,8 @@ struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, co
         d->n_waits = 0;
         return step_want(OP_PUBLISH);
     case ROW_DEAD:
-        if (d->copy
-                .deaths) { /* returned by a dead-letter exchange: the claim decides whether it is revived */
+        if (message_deaths(
+                d->message)) { /* by a dead-letter exchange: the claim decides whether it is revived */
             d->renewal = RENEWAL_AFTER_CLAIM;
             return step_want(OP_CLAIM);
         }

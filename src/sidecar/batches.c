@@ -109,7 +109,7 @@ static void letter_fill(struct letters *all, size_t i, const struct sidecar_queu
         .content_header = m->content_header,
         .exchange = m->exchange,
         .routing_key = m->routing_key,
-        .deaths = d->copy.deaths,
+        .deaths = message_deaths(m),
     };
     if (!slice_is_text(delivery_slice(d)) || d->id_len > MESSAGE_ID_MAX)
         letter->raw_id = delivery_slice(d);
@@ -175,7 +175,6 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
         .ref = ref_of(sq, d),
         .queue = sq->config->entry,
         .message_id = delivery_slice(d),
-        .deaths = d->copy.deaths,
         .alone = d->claim.alone,
         .http_status = d->outcome.http_status,
         .error = slice_of(d->outcome.said ? d->outcome.said : d->outcome.error),
@@ -183,6 +182,8 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
     outcome_fill(item, d);
     if (d->message)
         item->message_type = d->message->properties[PROPERTY_TYPE];
+    if (d->op == OP_CLAIM)
+        item->deaths = message_deaths(d->message);
     memcpy(item->token, d->claim.token, sizeof(item->token));
     memcpy(item->fingerprint, d->fingerprint, sizeof(item->fingerprint));
     if (stores(kind))

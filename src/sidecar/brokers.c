@@ -65,11 +65,9 @@ static void delivered(struct sidecar_queue *sq, const struct broker_event *ev)
 
     FAILPOINT(DELIVERED);
     if (ev->message) {
-        a.redelivered = ev->message->redelivered;
         a.body_len = ev->message->body_len;
         a.delivery_count = message_delivery_count(ev->message);
         a.n_rejected = message_rejections(ev->message, slice_of(sq->config->queue));
-        a.deaths = message_deaths(ev->message);
         fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
         if (sq->config->order.key.n)
             a.was_here = message_was_in(ev->message, slice_of(sq->config->queue));

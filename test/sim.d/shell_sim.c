@@ -103,7 +103,7 @@ static void fill_ask(const struct queue *q, const struct delivery *d, struct bat
                               .alone = d->claim.alone,
                               .crashes = -1,
                               .unproven_step = -1,
-                              .deaths = d->copy.deaths};
+                              .deaths = d->message ? message_deaths(d->message) : 0};
     memcpy(ask->token, d->claim.token, 16);
     fill_outcome(q, d, ask);
 }

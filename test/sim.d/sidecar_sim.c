@@ -491,6 +491,24 @@ static bool fits(const struct queue *q, const struct copy *m)
     return (size_t)m->bytes <= room.body && (size_t)m->bytes <= room.whole;
 }
 
+/* Its x-death header has one entry. */
+static struct message *make_message(const struct copy *m)
+{
+    struct message *ret = message_new();
+
+    ret->redelivered = m->redelivered;
+    if (!m->deaths)
+        return ret;
+    struct field *f = message_alloc(ret, 3 * sizeof(*f));
+
+    f[0] = (struct field){.name = SLICE("x-death"), .kind = FIELD_ARRAY, .children = {&f[1], 1}};
+    f[1] = (struct field){.kind = FIELD_TABLE, .children = {&f[2], 1}};
+    f[2] = (struct field){.name = SLICE("count"), .kind = FIELD_I64, .i = m->deaths};
+    ret->headers = f;
+    ret->n_headers = 1;
+    return ret;
+}
+
 void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, struct copy *m)
 {
     struct sidecar_queue *q = &s->queues[c->queue];
@@ -502,10 +520,8 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
     struct arrival a = {.generation = c->generation,
                         .number = m->tag,
                         .consumer = m->consumer,
-                        .redelivered = m->redelivered,
                         .body_len = (uint64_t)m->bytes,
                         .n_bytes = (size_t)m->bytes,
-                        .deaths = m->deaths,
                         .n_rejected = m->n_rejected,
                         .id = {t->id, t->id_len},
                         .no_id = DEAD_NONE};
@@ -521,7 +537,7 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
         a.no_id_text = "no id";
     }
     if (fits(&q->core, m))
-        a.message = message_new();
+        a.message = make_message(m);
     q->unclean &= a.no_id == DEAD_NONE;
     m->arrived = true;
     t->due_us = 0;

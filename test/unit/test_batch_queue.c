@@ -285,11 +285,11 @@ static void deliver(struct world *w, int number, size_t body_len)
                         .consumer = w->q.consumer.number,
                         .message = message_new(),
                         .n_bytes = 10,
-                        .redelivered = w->redelivered,
                         .no_id = DEAD_NONE};
 
     snprintf(id, sizeof(id), "%d", number);
     a.id = slice_of(id);
+    a.message->redelivered = w->redelivered;
     a.message->body = body_len ? calloc(1, body_len) : NULL;
     a.message->body_len = a.body_len = body_len;
     queue_delivered(&w->q, w->now, &a);

@@ -116,7 +116,6 @@ static void deliver_body(struct world *w, int partition, uint8_t key, const char
                         .number = ++w->n_delivered,
                         .consumer = q->consumer.number,
                         .message = message_new(),
-                        .redelivered = count > 0,
                         .delivery_count = count,
                         .n_bytes = 100,
                         .no_id = DEAD_NONE,
@@ -125,6 +124,7 @@ static void deliver_body(struct world *w, int partition, uint8_t key, const char
                         .fingerprint = {fingerprint},
                         .id = slice_of(id)};
 
+    a.message->redelivered = count > 0;
     queue_delivered(q, w->now, &a);
     run(w, 100);
 }

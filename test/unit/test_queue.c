@@ -688,7 +688,7 @@ static void test_an_ordered_queue_tries_each_second_while_everything_fails(void 
     queue_presence(&w->q, w->now, 1);
     for (int i = 0; i < 25; i++) {
         deliver(w, i);
-        container_of(w->q.held.unacked.head.prev, struct delivery, in_tags)->copy.redelivered = true;
+        container_of(w->q.held.unacked.head.prev, struct delivery, in_tags)->message->redelivered = true;
     }
     run(w, 20000);
     assert_true(w->q.share->brake.on);
@@ -1390,13 +1390,13 @@ static void deliver_without_id(struct world *w, bool redelivered)
     struct arrival a = {.generation = w->q.generation,
                         .number = ++tag,
                         .consumer = w->q.consumer.number,
-                        .redelivered = redelivered,
                         .message = message_new(),
                         .n_bytes = 10,
                         .id = SLICE(""),
                         .no_id = DEAD_NO_MESSAGE_ID,
                         .no_id_text = "no id"};
 
+    a.message->redelivered = redelivered;
     queue_delivered(&w->q, w->now, &a);
 }
 

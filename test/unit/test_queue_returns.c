@@ -149,7 +149,6 @@ static void deliver_rejected(struct world *w, int64_t n_rejected, int64_t delive
     struct arrival a = {.generation = w->q.generation,
                         .number = ++tag,
                         .consumer = w->q.consumer.number,
-                        .redelivered = delivery_count > 0,
                         .delivery_count = delivery_count,
                         .n_rejected = n_rejected,
                         .message = body_len <= MAX_MESSAGE ? message_new() : NULL,
@@ -158,6 +157,8 @@ static void deliver_rejected(struct world *w, int64_t n_rejected, int64_t delive
                         .id = slice_of(w->id ? w->id : "m1"),
                         .no_id = DEAD_NONE};
 
+    if (a.message)
+        a.message->redelivered = delivery_count > 0;
     queue_delivered(&w->q, w->now, &a);
 }
 
@@ -664,7 +665,6 @@ static void deliver_large_without_id(struct world *w, int n, int64_t delivery_co
         struct arrival a = {.generation = w->q.generation,
                             .number = ++tag,
                             .consumer = w->q.consumer.number,
-                            .redelivered = w->q.generation > 1,
                             .delivery_count = delivery_count,
                             .message = message_new(),
                             .body_len = body_len,
@@ -673,6 +673,7 @@ static void deliver_large_without_id(struct world *w, int n, int64_t delivery_co
                             .no_id = DEAD_NO_MESSAGE_ID,
                             .no_id_text = "no id"};
 
+        a.message->redelivered = w->q.generation > 1;
         queue_delivered(&w->q, w->now, &a);
     }
 }

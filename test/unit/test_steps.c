@@ -822,7 +822,7 @@ static struct delivery *deliver_circling(struct bed *b, const char *id, int64_t 
 {
     struct arrival a = bed_arrival(b, id);
 
-    a.n_rejected = a.deaths = n_rejected;
+    a.n_rejected = n_rejected;
     queue_delivered(&b->q, b->now, &a);
     return bed_newest(b);
 }

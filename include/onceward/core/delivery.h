@@ -4,6 +4,7 @@
 #include "onceward/base/list.h"
 #include "onceward/base/slice.h"
 #include "onceward/core/keys.h"
+#include "onceward/core/message.h"
 #include "onceward/core/operation.h"
 #include "onceward/core/outcome.h"
 #include "onceward/core/reasons.h"
@@ -18,16 +19,12 @@
  * the other fields belong to the rules of the core. The shell reads the fields that it needs for an action, and fills
  * in the token of a claim or a letter. Valid from queue_delivered to the queue_reap after its end. */
 
-struct message;
-
 /* The delivery as the broker sent it. */
 struct delivery_copy {
     uint64_t generation, number; /* its tag */
     uint32_t consumer;           /* the consumer whose credit it uses */
-    bool redelivered;
-    int64_t delivery_count; /* from its header */
-    int64_t n_rejected;     /* from this queue, earlier */
-    int64_t deaths;         /* message_deaths() */
+    int64_t delivery_count;      /* from its header */
+    int64_t n_rejected;          /* from this queue, earlier */
     size_t n_bytes;         /* memory that it takes, or would take */
     uint64_t body_len;
     int64_t received_ms;
@@ -217,6 +214,12 @@ struct delivery {
 static inline struct slice delivery_slice(const struct delivery *d)
 {
     return (struct slice){d->id, d->id_len};
+}
+
+/* Has the broker delivered its message before? false: no, or its body was skipped. */
+static inline bool delivery_is_redelivered(const struct delivery *d)
+{
+    return d->message && d->message->redelivered;
 }
 
 static inline bool delivery_is_rowless(const struct delivery *d)

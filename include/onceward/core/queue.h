@@ -275,11 +275,10 @@ void queue_join_share(struct queue *q, struct queue *first);
 struct arrival {
     uint64_t generation, number;
     uint32_t consumer;
-    bool redelivered;
     struct message *message;
     uint64_t body_len;
     size_t n_bytes;
-    int64_t delivery_count, n_rejected, deaths;
+    int64_t delivery_count, n_rejected;
     struct slice id;
     enum dead_reason no_id; /* DEAD_NONE: the id is valid; else the fault, in words in no_id_text */
     const char *no_id_text;
