@@ -148,7 +148,7 @@ void channel_opened(struct broker *b, struct channel *c)
     if (c->stays_shut)
         channel_renew(b, c);
     else if (c != &b->ask)
-        event_add(&b->events, c, BROKER_CHANNEL_OPEN)->tag.generation = c->generation;
+        event_add(&b->events, c, BROKER_CHANNEL_OPEN)->copy.tag.generation = c->generation;
 }
 
 /* --- abandoned numbers --- */

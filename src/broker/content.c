@@ -22,18 +22,12 @@ static int content_done(struct broker *b, struct channel *c, struct broker_event
         ev = event_add_held(b, c, kind);
     else
         event_init(ev, c, kind);
-    ev->tag = (struct broker_tag){c->generation, done.tag};
-    ev->consumer = done.consumer;
+    ev->copy = done.copy;
     ev->message = done.message;
-    ev->redelivered = done.redelivered;
-    ev->body_len = done.body_len;
-    ev->n_bytes = done.n_bytes;
-    ev->delivery_count = done.delivery_count;
-    ev->n_rejected = done.n_rejected;
     if (done.is_malformed)
         fault_set(&ev->fault, "the properties do not have the form that AMQP gives them");
     if (holding && done.message)
-        c->n_held_bytes += done.n_bytes;
+        c->n_held_bytes += done.copy.n_bytes;
     return !holding;
 }
 
@@ -43,20 +37,12 @@ static bool fits(const struct channel *c, struct broker_room room, const struct 
     size_t held = c->n_held_bytes;
     bool may_count = c->kind == BROKER_KIND_QUORUM || (c->kind != BROKER_KIND_CLASSIC && !held);
 
-    if (room.urgent_count && may_count && t->redelivered && t->delivery_count >= room.urgent_count &&
-        t->body_len <= room.urgent_body)
+    if (room.urgent_count && may_count && t->message->redelivered &&
+        t->copy.delivery_count >= room.urgent_count && t->copy.body_len <= room.urgent_body)
         return true;
     if (held && !room.each) /* other messages are queued */
         room.body = room.whole = room.body > held ? room.body - held : 0;
-    return t->body_len <= room.body && t->n_bytes <= room.whole;
-}
-
-static int64_t delivery_count(const struct message *m)
-{
-    const struct field *f = message_header(m, SLICE("x-delivery-count"));
-    int64_t value;
-
-    return f && field_integer(f, &value) && value > 0 ? value : 0;
+    return t->copy.body_len <= room.body && t->copy.n_bytes <= room.whole;
 }
 
 /* The headers come first, in one frame. They are decoded before the room is checked: a frame is small, and
@@ -68,16 +54,15 @@ static void message_begin(struct broker *b, struct channel *c, struct slice prop
     struct message *m = t->message;
 
     t->is_malformed = message_decode(m, properties) < 0;
-    t->n_bytes = t->body_len + message_bytes(m);
-    t->redelivered = m->redelivered;
-    t->delivery_count = delivery_count(m);
+    t->copy.n_bytes = t->copy.body_len + message_bytes(m);
+    t->copy.delivery_count = message_delivery_count(m);
+    t->copy.n_rejected = message_rejections(m, slice_of(c->queue));
     kind_doubt(b, c, t);
     if (fits(c, room(context, c->queue_number), t)) {
-        m->body = t->body_len ? mem_realloc(NULL, t->body_len) : NULL;
-        m->body_len = t->body_len;
+        m->body = t->copy.body_len ? mem_realloc(NULL, t->copy.body_len) : NULL;
+        m->body_len = t->copy.body_len;
         return;
     }
-    t->n_rejected = message_rejections(m, slice_of(c->queue));
     message_free(m);
     t->message = NULL;
 }
@@ -92,9 +77,9 @@ int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame
     if (frame->payload.properties.class_id != AMQP_BASIC_CLASS)
         return broken(b, f, "a content header of another class");
     t->state = CONTENT_BODY;
-    t->body_len = t->n_left = frame->payload.properties.body_size;
+    t->copy.body_len = t->n_left = frame->payload.properties.body_size;
     message_begin(b, c, slice_of_bytes(frame->payload.properties.raw), room, context);
-    return t->body_len ? 0 : content_done(b, c, ev);
+    return t->copy.body_len ? 0 : content_done(b, c, ev);
 }
 
 int content_body(struct broker *b, struct channel *c, const amqp_frame_t *frame, struct broker_event *ev,
@@ -108,7 +93,7 @@ int content_body(struct broker *b, struct channel *c, const amqp_frame_t *frame,
     if (part.len > t->n_left)
         return broken(b, f, "a body longer than its header said");
     if (t->message && part.len)
-        memcpy(t->message->body + (t->body_len - t->n_left), part.bytes, part.len);
+        memcpy(t->message->body + (t->copy.body_len - t->n_left), part.bytes, part.len);
     t->n_left -= part.len;
     return t->n_left ? 0 : content_done(b, c, ev);
 }
@@ -123,9 +108,9 @@ int content_deliver(struct broker *b, struct channel *c, const amqp_basic_delive
     m->redelivered = d->redelivered;
     m->exchange = message_keep(m, d->exchange.bytes, d->exchange.len);
     m->routing_key = message_keep(m, d->routing_key.bytes, d->routing_key.len);
-    *t = (struct content){.state = CONTENT_HEADER,
-                          .message = m,
-                          .tag = d->delivery_tag,
-                          .consumer = consumer_of_tag(d->consumer_tag)};
+    *t = (struct content){
+        .state = CONTENT_HEADER,
+        .message = m,
+        .copy = {.tag = {c->generation, d->delivery_tag}, .consumer = consumer_of_tag(d->consumer_tag)}};
     return 0;
 }

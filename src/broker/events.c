@@ -10,12 +10,8 @@ void event_init(struct broker_event *ev, const struct channel *c, enum broker_ev
 {
     ev->kind = kind;
     ev->queue = c ? c->queue_number : 0;
-    ev->tag = (struct broker_tag){0};
-    ev->consumer = 0;
+    ev->copy = (struct delivery_copy){0};
     ev->message = NULL;
-    ev->redelivered = false;
-    ev->body_len = ev->n_bytes = 0;
-    ev->delivery_count = ev->n_rejected = 0;
     ev->depth = ev->n_consumers = 0;
     ev->queue_kind = c ? c->kind : BROKER_KIND_UNKNOWN;
     ev->reason = BROKER_REASON_NONE;

@@ -21,7 +21,7 @@ static void on_cancelled(struct broker *b, struct channel *c, const amqp_basic_c
 
     fault_set(&why, "the broker cancelled the consumer (queue %s deleted, moved, or timed out)", c->queue);
     struct broker_event *ev = event_add_held(b, c, BROKER_CANCELLED);
-    ev->consumer = consumer_of_tag(m->consumer_tag);
+    ev->copy.consumer = consumer_of_tag(m->consumer_tag);
     ev->fault = why;
     /* Older brokers close the connection when a client answers a cancel; newer ones expect an answer. A new
      * channel suits both. */
@@ -37,12 +37,12 @@ static int on_queue_method(struct broker *b, struct channel *c, const amqp_metho
         const amqp_basic_consume_ok_t *ok = m->decoded;
         if (!c->consuming_ms)
             c->consuming_ms = clock_ms();
-        event_add_held(b, c, BROKER_CONSUMING)->consumer = consumer_of_tag(ok->consumer_tag);
+        event_add_held(b, c, BROKER_CONSUMING)->copy.consumer = consumer_of_tag(ok->consumer_tag);
         return 0;
     }
     case AMQP_BASIC_CANCEL_OK_METHOD: {
         const amqp_basic_cancel_ok_t *ok = m->decoded;
-        event_add_held(b, c, BROKER_STOPPED)->consumer = consumer_of_tag(ok->consumer_tag);
+        event_add_held(b, c, BROKER_STOPPED)->copy.consumer = consumer_of_tag(ok->consumer_tag);
         return 0;
     }
     case AMQP_BASIC_CANCEL_METHOD:

@@ -43,11 +43,9 @@ enum content_state {
 struct content {
     enum content_state state;
     struct message *message; /* NULL: skipped */
-    uint64_t tag, body_len, n_left;
-    uint64_t n_bytes; /* including its headers */
-    int64_t delivery_count, n_rejected;
-    uint32_t consumer;
-    bool redelivered, is_malformed;
+    struct delivery_copy copy;
+    uint64_t n_left;
+    bool is_malformed;
 };
 
 struct queued_event {

@@ -338,7 +338,7 @@ int broker_ask_kind(struct broker *b, uint32_t queue, struct fault *f)
 void kind_doubt(struct broker *b, struct channel *c, const struct content *t)
 {
     bool is_old = clock_ms() - c->kind_ms >= KIND_OLD_MS;
-    bool has_count = t->redelivered && t->delivery_count && c->kind != BROKER_KIND_QUORUM;
+    bool has_count = t->copy.delivery_count && c->kind != BROKER_KIND_QUORUM;
 
     if (c->kind_asked != QUESTION_NONE || (c->kind != BROKER_KIND_UNKNOWN && !is_old))
         return;

@@ -70,7 +70,7 @@ int64_t held_lock_wait_ms(struct delivery *d)
 
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 {
-    return d->copy.generation != q->generation;
+    return d->copy.tag.generation != q->generation;
 }
 
 bool held_is_idle(const struct delivery *d)
@@ -397,16 +397,10 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
 {
     struct delivery *d = mem_zalloc(1, sizeof(*d));
 
-    assert(a->generation == q->generation);
+    assert(a->copy.tag.generation == q->generation);
     d->ref = ++q->held.next_ref;
-    d->copy = (struct delivery_copy){.generation = a->generation,
-                                     .number = a->number,
-                                     .consumer = a->consumer,
-                                     .delivery_count = a->delivery_count,
-                                     .n_rejected = a->n_rejected,
-                                     .n_bytes = a->n_bytes,
-                                     .body_len = a->body_len,
-                                     .received_ms = now_ms};
+    d->copy = a->copy;
+    d->received_ms = now_ms;
     d->message = a->message;
     d->id = mem_copy(a->id.data ? a->id.data : "", a->id.len);
     d->id_len = a->id.len;

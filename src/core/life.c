@@ -961,7 +961,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
     if (d->request && now_ms <= d->claim.window_ends_ms)
         d->request->some_completed = true;
     counter_add(&q->counts.completed, 1);
-    notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->copy.received_ms;
+    notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->received_ms;
     life_success(q, d);
     return life_ack();
 }
@@ -1428,7 +1428,7 @@ static struct step life_mismatches_leader(struct queue *q, int64_t now_ms, struc
     buf_add_text(&text, "\", \"first_fingerprint\" : \"");
     buf_add_hex(&text, leader->fingerprint, sizeof(leader->fingerprint));
     buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
-               now_ms - leader->copy.received_ms);
+               now_ms - leader->received_ms);
     struct step s = life_die(q, now_ms, d, DEAD_BODY_MISMATCH, LETTER_ROWLESS, buf_text(&text));
     buf_deinit(&text);
     return s;

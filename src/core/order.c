@@ -268,7 +268,7 @@ static const struct delivery *oldest_waiting(const struct queue *q, int64_t now_
 {
     const struct delivery *d = container_of(q->held.unacked.head.next, struct delivery, in_tags);
 
-    return pause_is_any_on(q) || now_ms - d->copy.received_ms < q->rules.stats_interval_ms ? NULL : d;
+    return pause_is_any_on(q) || now_ms - d->received_ms < q->rules.stats_interval_ms ? NULL : d;
 }
 
 /* The first message with others behind it, or else the first that is held. */

@@ -82,7 +82,7 @@ bool order_limit_may_return(const struct queue *q, int64_t now_ms)
     if (!q->order.limit.recorded || !q->held.unacked.len)
         return q->order.limit.recorded;
     const struct delivery *oldest = container_of((struct link *)first, struct delivery, in_tags);
-    return now_ms - oldest->copy.received_ms >= q->rules.max_hold_ms;
+    return now_ms - oldest->received_ms >= q->rules.max_hold_ms;
 }
 
 int64_t queue_stop_wanted(const struct queue *q, const char **ret_why)

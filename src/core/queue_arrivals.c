@@ -84,15 +84,15 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
 {
     struct note *n;
 
-    if (a->generation != q->generation) { /* from a lost channel: it is redelivered */
+    if (a->copy.tag.generation != q->generation) { /* from a lost channel: it is redelivered */
         message_free(a->message);
         return;
     }
     struct delivery *d = held_add(q, now_ms, a);
 
     counter_add(&q->counts.received, a->message != NULL);
-    if (a->body_len <= q->rules.max_message_bytes)
-        consumer_saw_size(&q->consumer, now_ms, a->n_bytes);
+    if (a->copy.body_len <= q->rules.max_message_bytes)
+        consumer_saw_size(&q->consumer, now_ms, a->copy.n_bytes);
     q->consumer.watch.stuck_for = NULL;
     q->consumer.watch.n_remedies = 0;
     q->consumer.watch.standby = false;

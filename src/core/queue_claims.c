@@ -298,7 +298,7 @@ static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
 
-    struct step s = now_ms - d->copy.received_ms < q->rules.max_hold_ms || q->rules.ordered
+    struct step s = now_ms - d->received_ms < q->rules.max_hold_ms || q->rules.ordered
                         ? step_stay()
                         : life_leave(q, now_ms, d);
 

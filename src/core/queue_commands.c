@@ -174,8 +174,7 @@ void queue_command_give_up_held(struct queue *q, int64_t now_ms, const char *by,
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!q->share->brake.on || !may_be_given_up(d) || d->copy.received_ms > before_ms ||
-            !is_held_by_brake(d))
+        if (!q->share->brake.on || !may_be_given_up(d) || d->received_ms > before_ms || !is_held_by_brake(d))
             continue;
         give_up_delivery(q, now_ms, d);
         n++;

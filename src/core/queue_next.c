@@ -101,8 +101,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
                            .d = last,
                            .ref = last->ref,
                            .multiple = n > 1,
-                           .generation = last->copy.generation,
-                           .tag = last->copy.number,
+                           .tag = last->copy.tag,
                            .n = (int64_t)n};
     while (n--)
         life_go(q, now_ms, container_of(list_first(&q->held.unacked), struct delivery, in_tags), FACT_TURN,
@@ -149,18 +148,13 @@ static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
     list_each(&q->held.wanted[OP_ACK], k)
     {
         if (now_ms - action_at(k)->ready_ms >= patience &&
-            (!first || action_at(k)->copy.number < first->copy.number))
+            (!first || action_at(k)->copy.tag.number < first->copy.tag.number))
             first = action_at(k);
     }
     if (!first)
         return false;
     assert(!held_tag_is_lost(q, first));
-    *ret = (struct action){.kind = ACTION_ACK,
-                           .d = first,
-                           .ref = first->ref,
-                           .generation = first->copy.generation,
-                           .tag = first->copy.number,
-                           .n = 1};
+    *ret = (struct action){.kind = ACTION_ACK, .d = first, .ref = first->ref, .tag = first->copy.tag, .n = 1};
     life_go(q, now_ms, first, FACT_TURN, step_end());
     return true;
 }
@@ -174,8 +168,7 @@ static bool next_of_broker(struct queue *q, int64_t now_ms, enum operation op, e
         return false;
     struct delivery *d = action_at(k);
     assert(!held_tag_is_lost(q, d));
-    *ret = (struct action){
-        .kind = kind, .d = d, .ref = d->ref, .generation = d->copy.generation, .tag = d->copy.number};
+    *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->copy.tag};
     life_go(q, now_ms, d, FACT_TURN, step_end());
     return true;
 }

@@ -74,21 +74,19 @@ static void abilities_change(const struct sidecar *s, const struct sidecar_queue
 static void to_broker(struct sidecar_queue *sq, const struct action *a, enum failpoint before,
                       int (*write)(struct broker *, struct broker_tag, struct fault *))
 {
-    struct broker_tag tag = {a->generation, a->tag};
     struct fault f = {0};
 
     FAILPOINT_AT(before);
-    write(sq->link->broker, tag, &f); /* broker_next reports a loss */
+    write(sq->link->broker, a->tag, &f); /* broker_next reports a loss */
     FAILPOINT_AT(before + FAILPOINT_STEP_SENT);
 }
 
 static void ack(struct sidecar_queue *sq, const struct action *a)
 {
-    struct broker_tag tag = {a->generation, a->tag};
     struct fault f = {0};
 
     FAILPOINT(ACK_BEFORE);
-    broker_ack(sq->link->broker, tag, a->multiple, &f);
+    broker_ack(sq->link->broker, a->tag, a->multiple, &f);
     FAILPOINT(ACK_WRITTEN);
 }
 

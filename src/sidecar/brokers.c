@@ -51,23 +51,10 @@ static void delivered(struct sidecar_queue *sq, const struct broker_event *ev)
 {
     struct sidecar *s = sq->sidecar;
     struct fault f = {0}, no_key = {0};
-    struct arrival a = {
-        .generation = ev->tag.generation,
-        .number = ev->tag.number,
-        .consumer = ev->consumer,
-        .message = ev->message,
-        .n_bytes = ev->n_bytes,
-        .body_len = ev->body_len,
-        .delivery_count = ev->delivery_count,
-        .n_rejected = ev->n_rejected,
-        .no_id = DEAD_NONE,
-    };
+    struct arrival a = {.copy = ev->copy, .message = ev->message, .no_id = DEAD_NONE};
 
     FAILPOINT(DELIVERED);
     if (ev->message) {
-        a.body_len = ev->message->body_len;
-        a.delivery_count = message_delivery_count(ev->message);
-        a.n_rejected = message_rejections(ev->message, slice_of(sq->config->queue));
         fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
         if (sq->config->order.key.n)
             a.was_here = message_was_in(ev->message, slice_of(sq->config->queue));
@@ -109,7 +96,7 @@ static void channel_opened(struct sidecar_queue *sq, const struct broker_event *
     int major = (int)strtol(broker_version(b), &rest, 10);
     int minor = *rest == '.' ? (int)strtol(rest + 1, NULL, 10) : 0;
 
-    queue_channel_open(&sq->core, sq->sidecar->now_ms, ev->tag.generation, major, minor,
+    queue_channel_open(&sq->core, sq->sidecar->now_ms, ev->copy.tag.generation, major, minor,
                        kind_of(broker_kind_of(b, ev->queue)));
     arguments_want(sq);
 }
@@ -128,13 +115,13 @@ static void of_queue(struct sidecar_queue *sq, struct broker_event *ev)
     case BROKER_CONSUMING:
         FAILPOINT(CONSUME_ANSWERED);
         queue_refused(q, now_ms, PAUSE_STREAM, NULL);
-        queue_consuming(q, now_ms, ev->consumer);
+        queue_consuming(q, now_ms, ev->copy.consumer);
         if (q->rules.ordered) /* others decide by it which replica is active */
             replicas_hurry(sq->sidecar);
         break;
     case BROKER_STOPPED:
         FAILPOINT(CANCEL_ANSWERED);
-        queue_stopped(q, now_ms, ev->consumer);
+        queue_stopped(q, now_ms, ev->copy.consumer);
         break;
     case BROKER_CANCELLED:
         arguments_forget(sq);

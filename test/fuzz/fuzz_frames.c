@@ -31,13 +31,14 @@ static void delivery_must_hold(struct play *p, const struct broker_event *ev)
 {
     const struct message *m = ev->message, *expected = p->expected;
 
-    MUST(m && m->body_len == ev->body_len && ev->body_len <= URGENT_ROOM && !m->body == !m->body_len);
-    MUST(ev->tag.generation);
+    MUST(m && m->body_len == ev->copy.body_len && ev->copy.body_len <= URGENT_ROOM &&
+         !m->body == !m->body_len);
+    MUST(ev->copy.tag.generation);
     buf_printf(&p->events, " %zu ", m->body_len);
     buf_add(&p->events, m->body, m->body_len);
     properties_to_json(&p->events, m);
     fields_to_json(&p->events, m->headers, m->n_headers, true);
-    if (expected && ev->tag.number == p->expected_tag) {
+    if (expected && ev->copy.tag.number == p->expected_tag) {
         MUST(properties_equal(expected, m));
         MUST(tables_equal(expected->headers, expected->n_headers, m->headers, m->n_headers));
         MUST(slice_equal(expected->exchange, m->exchange) &&
@@ -63,23 +64,23 @@ static unsigned long long generation_number(const struct play *p, uint64_t gener
 static void event_must_hold(struct play *p, struct broker_event *ev)
 {
     if (ev->kind == BROKER_CHANNEL_OPEN && !p->first_generation)
-        p->first_generation = ev->tag.generation;
-    if (ev->tag.generation) {
-        MUST(ev->tag.generation >= p->first_generation);
-        p->last = ev->tag;
+        p->first_generation = ev->copy.tag.generation;
+    if (ev->copy.tag.generation) {
+        MUST(ev->copy.tag.generation >= p->first_generation);
+        p->last = ev->copy.tag;
     }
     buf_printf(&p->events, "\n%d %u %llu %llu %u %llu %lld %lld %d %d %s", ev->kind, ev->queue,
-               generation_number(p, ev->tag.generation), (unsigned long long)ev->tag.number, ev->consumer,
-               (unsigned long long)ev->body_len, (long long)ev->delivery_count, (long long)ev->depth,
-               ev->queue_kind, ev->reason, ev->fault.text);
+               generation_number(p, ev->copy.tag.generation), (unsigned long long)ev->copy.tag.number,
+               ev->copy.consumer, (unsigned long long)ev->copy.body_len, (long long)ev->copy.delivery_count,
+               (long long)ev->depth, ev->queue_kind, ev->reason, ev->fault.text);
     MUST((ev->kind == BROKER_DELIVERY) == (ev->message != NULL));
     if (ev->kind == BROKER_DELIVERY)
         delivery_must_hold(p, ev);
     if (ev->kind == BROKER_SKIPPED)
-        MUST(ev->n_bytes && ev->tag.generation);
+        MUST(ev->copy.n_bytes && ev->copy.tag.generation);
     if (ev->kind == BROKER_DELIVERY || ev->kind == BROKER_SKIPPED) /* an event with a count has the queue's
                                                                       kind */
-        MUST(!ev->redelivered || !ev->delivery_count || ev->queue_kind != BROKER_KIND_UNKNOWN);
+        MUST(!ev->copy.delivery_count || ev->queue_kind != BROKER_KIND_UNKNOWN);
     if (ev->kind == BROKER_CHANNEL_LOST)
         MUST(fault_is_set(&ev->fault) && ev->reason != BROKER_REASON_NONE);
     if (ev->kind == BROKER_DEPTH && ev->depth < 0)
@@ -95,7 +96,7 @@ static void channel_must_hold(const struct broker *b, const struct channel *c)
 
     for (const struct queued_event *e = c->held.first; e; e = e->next)
         if (e->event.kind == BROKER_DELIVERY)
-            n_bytes += e->event.n_bytes;
+            n_bytes += e->event.copy.n_bytes;
     MUST(c->n_held_bytes == n_bytes);
     MUST(!c->held.first || is_holding(c));
     MUST(c->content.state != CONTENT_BODY || c->content.n_left > 0);

@@ -1005,9 +1005,9 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
         d->copy.delivery_count >= near_count(&w->plan->queues[queue], true) || s->database.down_since_ms ||
         w->database->retries)
         return;
-    if (world_ms(w) - d->copy.received_ms > most_ms)
+    if (world_ms(w) - d->received_ms > most_ms)
         oracle_broken(w, "hold", "%.*s is held for %lld s", (int)d->id_len, d->id,
-                      (long long)(world_ms(w) - d->copy.received_ms) / 1000);
+                      (long long)(world_ms(w) - d->received_ms) / 1000);
 }
 
 /* Deliveries of a lost channel are redelivered: here they end with their request, timer or statement. The
@@ -1021,7 +1021,7 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         {
             const struct delivery *d = container_of(k, struct delivery, in_list);
 
-            if (d->copy.generation != q->generation && !d->timer.slot && !delivery_is_in_flight(d))
+            if (d->copy.tag.generation != q->generation && !d->timer.slot && !delivery_is_in_flight(d))
                 oracle_broken(w, "hold", "ref %llu (%.*s) waits for ever: its channel is lost",
                               (unsigned long long)d->ref, (int)d->id_len, d->id);
         }

@@ -67,7 +67,7 @@ void oracle_forwards_in_order(struct world *w, const struct sidecar *s, int queu
         const struct delivery *d = container_of((struct link *)k, struct delivery, in_tags);
 
         if (d->copy.delivery_count >= limit - SPARE && d->copy.delivery_count < limit &&
-            world_ms(w) - d->copy.received_ms > 1000)
+            world_ms(w) - d->received_ms > 1000)
             oracle_broken(w, "limit", "a message is POSTed, and %.*s is near its delivery limit",
                           (int)d->id_len, d->id);
     }

@@ -57,14 +57,14 @@ static unsigned can(const struct sidecar *s, const struct sidecar_queue *q)
     return bits;
 }
 
-static struct copy *copy_of(const struct sidecar *s, int queue, uint64_t generation, uint64_t tag)
+static struct copy *copy_of(const struct sidecar *s, int queue, struct broker_tag tag)
 {
     const struct sidecar_queue *q = &s->queues[queue];
     size_t n = sizeof(q->channels) / sizeof(*q->channels);
 
     for (size_t i = 0; i < n && i < q->n_channels; i++)
-        if (q->channels[i]->generation == generation)
-            return channel_copy(q->channels[i], tag);
+        if (q->channels[i]->generation == tag.generation)
+            return channel_copy(q->channels[i], tag.number);
     return NULL;
 }
 
@@ -121,7 +121,7 @@ static bool is_in(const struct batch *b, const struct batch_item *item)
 static void add_item(struct world *w, struct sidecar *s, int queue, struct delivery *d, bool new_token)
 {
     int kind = batch_kind_of(&s->queues[queue].core, d->op);
-    struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
+    struct copy *m = copy_of(s, queue, d->copy.tag);
     struct batch *b;
 
     if (!m || kind < 0 || s->out[kind]) {
@@ -282,7 +282,7 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
 static struct post *post_new(struct world *w, struct sidecar *s, int queue, const struct request *r,
                              const struct delivery *d)
 {
-    struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
+    struct copy *m = copy_of(s, queue, d->copy.tag);
     struct post *p;
 
     if (!m)
@@ -421,7 +421,7 @@ static void publish_arrives(struct world *w, void *object, uint64_t unused, uint
 
 static void publish(struct world *w, struct sidecar *s, int queue, struct delivery *d)
 {
-    struct copy *m = copy_of(s, queue, d->copy.generation, d->copy.number);
+    struct copy *m = copy_of(s, queue, d->copy.tag);
     struct renewal_sim *p;
 
     if (!m) {
@@ -440,16 +440,16 @@ static void publish(struct world *w, struct sidecar *s, int queue, struct delive
 static void ack(struct world *w, struct sidecar *s, int queue, const struct action *a)
 {
     struct channel *c = s->queues[queue].channel;
-    uint64_t from = a->tag;
+    uint64_t from = a->tag.number;
 
-    if (!c || c->generation != a->generation || !a->tag) {
+    if (!c || c->generation != a->tag.generation || !a->tag.number) {
         oracle_broken(w, "ack", "an ack of tag %llu of generation %llu, which is not the channel's",
-                      (unsigned long long)a->tag, (unsigned long long)a->generation);
+                      (unsigned long long)a->tag.number, (unsigned long long)a->tag.generation);
         return;
     }
     if (a->multiple)
         from = c->first + 1;
-    for (uint64_t t = from; t <= a->tag; t++) {
+    for (uint64_t t = from; t <= a->tag.number; t++) {
         struct copy *m = channel_copy(c, t);
 
         if (m && (m->said || m->state != COPY_UNACKED || m->channel != c || m->tag != t))
@@ -458,24 +458,24 @@ static void ack(struct world *w, struct sidecar *s, int queue, const struct acti
         if (m)
             m->said = true;
     }
-    TRACE(w, "sidecar %d: ack %llu%s", s->index, (unsigned long long)a->tag,
+    TRACE(w, "sidecar %d: ack %llu%s", s->index, (unsigned long long)a->tag.number,
           a->multiple ? " and all before" : "");
-    broker_send(w, c, a->multiple ? WIRE_ACK_MULTIPLE : WIRE_ACK, a->tag, 0);
+    broker_send(w, c, a->multiple ? WIRE_ACK_MULTIPLE : WIRE_ACK, a->tag.number, 0);
 }
 
 static void give_away(struct world *w, struct sidecar *s, int queue, const struct action *a)
 {
     struct sidecar_queue *q = &s->queues[queue];
-    struct copy *m = copy_of(s, queue, a->generation, a->tag);
+    struct copy *m = copy_of(s, queue, a->tag);
 
-    if (!q->channel || q->channel->generation != a->generation || !m) {
+    if (!q->channel || q->channel->generation != a->tag.generation || !m) {
         oracle_broken(w, "ack", "a %s of a tag that is not the channel's",
                       a->kind == ACTION_REJECT ? "reject" : "requeue");
         return;
     }
     TRACE(w, "sidecar %d: %s %s", s->index, a->kind == ACTION_REJECT ? "reject" : "requeue", m->truth->id);
     /* The broker may have delivered it to another sidecar already, without this one's knowledge. */
-    bool there = m->state == COPY_UNACKED && m->channel == q->channel && m->tag == a->tag;
+    bool there = m->state == COPY_UNACKED && m->channel == q->channel && m->tag == a->tag.number;
 
     if (a->kind == ACTION_REQUEUE && q->core.rules.ordered)
         oracle_broken(w, "order", "%s of an ordered queue is requeued", m->truth->id);
@@ -485,7 +485,7 @@ static void give_away(struct world *w, struct sidecar *s, int queue, const struc
     else if (there)
         oracle_requeue(w, s, m, s->draining);
     m->said |= there;
-    broker_send(w, q->channel, a->kind == ACTION_REJECT ? WIRE_REJECT : WIRE_REQUEUE, a->tag, 0);
+    broker_send(w, q->channel, a->kind == ACTION_REJECT ? WIRE_REJECT : WIRE_REQUEUE, a->tag.number, 0);
 }
 
 static void tell(struct world *w, struct sidecar *s, int queue, const struct note *n)

@@ -517,17 +517,17 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
 
     if (q->channel != c)
         return;
-    struct arrival a = {.generation = c->generation,
-                        .number = m->tag,
-                        .consumer = m->consumer,
-                        .body_len = (uint64_t)m->bytes,
-                        .n_bytes = (size_t)m->bytes,
-                        .n_rejected = m->n_rejected,
+    struct arrival a = {.copy.tag.generation = c->generation,
+                        .copy.tag.number = m->tag,
+                        .copy.consumer = m->consumer,
+                        .copy.body_len = (uint64_t)m->bytes,
+                        .copy.n_bytes = (size_t)m->bytes,
+                        .copy.n_rejected = m->n_rejected,
                         .id = {t->id, t->id_len},
                         .no_id = DEAD_NONE};
 
     /* Publishers may set a header that is meaningful on quorum queues only. */
-    a.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
+    a.copy.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
     memset(a.fingerprint, 7 + m->body, sizeof(a.fingerprint));
     a.has_key = m->key >= 0;
     a.key[0] = (uint8_t)m->key;

@@ -215,7 +215,7 @@ struct broker *ready(const char *queue)
 void consume(struct broker *b, uint32_t consumer, int prefetch)
 {
     assert_int_equal(broker_consume(b, Q, consumer, prefetch, 0, &f), 0);
-    assert_int_equal(next_is(b, BROKER_CONSUMING).consumer, consumer);
+    assert_int_equal(next_is(b, BROKER_CONSUMING).copy.consumer, consumer);
 }
 
 void finish(struct broker *b)
@@ -240,7 +240,7 @@ struct broker_tag take(struct broker *b, int number)
 
     assert_int_equal(number_of(ev.message), number);
     message_free(ev.message);
-    return ev.tag;
+    return ev.copy.tag;
 }
 
 /* --- a relay between adapter and broker --- */

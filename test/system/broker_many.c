@@ -49,7 +49,7 @@ static struct broker *ready_many_at(const char *to, size_t n)
         struct broker_event ev = next_is(b, BROKER_CHANNEL_OPEN);
 
         assert_true(ev.queue % NUMBER == 0 && ev.queue / NUMBER < n && !is_open[ev.queue / NUMBER]);
-        assert_true(ev.tag.generation > 0 && broker_channel_is_open(b, ev.queue));
+        assert_true(ev.copy.tag.generation > 0 && broker_channel_is_open(b, ev.queue));
         is_open[ev.queue / NUMBER] = true;
     }
     return b;
@@ -77,7 +77,7 @@ static void harvest_add(struct harvest *h, const struct broker_event *ev)
 
     assert_true(slice_equal(ev->message->routing_key, slice_of(names[i])));
     assert_int_equal(number_of(ev->message), h->n_of[i]);
-    h->last[i] = ev->tag;
+    h->last[i] = ev->copy.tag;
     h->n_of[i]++;
     h->n++;
     message_free(ev->message);
@@ -196,9 +196,9 @@ static void a_channel_closed_by_the_broker_touches_no_other(void **state)
     publish_numbers_more(names[2], 1);
     struct broker_event ev = next_is(b, BROKER_DELIVERY);
     message_free(ev.message);
-    ev.tag.number += 1000;
-    assert_int_equal(broker_ack(b, ev.tag, false, &f), 0); /* acks a tag that does not exist: 406 */
-    consume_from(b, 0, 1, 10);                             /* 404 */
+    ev.copy.tag.number += 1000;
+    assert_int_equal(broker_ack(b, ev.copy.tag, false, &f), 0); /* acks a tag that does not exist: 406 */
+    consume_from(b, 0, 1, 10);                                  /* 404 */
     exclusive_consume(names[1]);
     consume_from(b, 1, 1, 10); /* 403 */
     for (size_t i = 3; i < 8; i++)
@@ -246,7 +246,7 @@ static void a_cancelled_consumer_touches_no_other(void **state)
         next_is(b, BROKER_CONSUMING);
     queue_delete(names[1]);
     struct broker_event ev = next_is(b, BROKER_CANCELLED);
-    assert_true(ev.queue == queues[1].number && ev.consumer == 5);
+    assert_true(ev.queue == queues[1].number && ev.copy.consumer == 5);
     ev = next_is(b, BROKER_CHANNEL_LOST);
     assert_true(ev.queue == queues[1].number && ev.reason == BROKER_REASON_CANCELLED);
     assert_true(next_is(b, BROKER_CHANNEL_OPEN).queue == queues[1].number);
@@ -257,7 +257,7 @@ static void a_cancelled_consumer_touches_no_other(void **state)
     /* Our own cancel of one consumer: its deliveries can still be acked, and the others continue. */
     assert_int_equal(broker_cancel(b, queues[0].number, 5, &f), 0);
     ev = next_is(b, BROKER_STOPPED);
-    assert_true(ev.queue == queues[0].number && ev.consumer == 5);
+    assert_true(ev.queue == queues[0].number && ev.copy.consumer == 5);
     ack_all(b, &h, 3);
     publish_numbers_more(names[0], 1);
     int eleventh = 10;
@@ -299,7 +299,7 @@ static void a_large_body_comes_beside_small_ones(void **state)
             message_free(ev.message);
             has_large = true;
         }
-        assert_int_equal(broker_ack(b, ev.tag, false, &f), 0);
+        assert_int_equal(broker_ack(b, ev.copy.tag, false, &f), 0);
         assert_int_equal(broker_flush(b, &f), 0);
     }
     finish(b);

@@ -189,12 +189,12 @@ static inline void bed_end(struct bed *b)
 
 static inline struct arrival bed_arrival(struct bed *b, const char *id)
 {
-    return (struct arrival){.generation = b->q.generation,
-                            .number = ++b->tag,
-                            .consumer = b->q.consumer.number,
+    return (struct arrival){.copy.tag.generation = b->q.generation,
+                            .copy.tag.number = ++b->tag,
+                            .copy.consumer = b->q.consumer.number,
                             .message = message_new(),
-                            .body_len = 10,
-                            .n_bytes = 10,
+                            .copy.body_len = 10,
+                            .copy.n_bytes = 10,
                             .id = slice_of(id),
                             .no_id = DEAD_NONE};
 }

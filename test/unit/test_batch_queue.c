@@ -280,18 +280,18 @@ static void run(struct world *w, int64_t until)
 static void deliver(struct world *w, int number, size_t body_len)
 {
     char id[16];
-    struct arrival a = {.generation = 1,
-                        .number = (uint64_t)number + 1,
-                        .consumer = w->q.consumer.number,
+    struct arrival a = {.copy.tag.generation = 1,
+                        .copy.tag.number = (uint64_t)number + 1,
+                        .copy.consumer = w->q.consumer.number,
                         .message = message_new(),
-                        .n_bytes = 10,
+                        .copy.n_bytes = 10,
                         .no_id = DEAD_NONE};
 
     snprintf(id, sizeof(id), "%d", number);
     a.id = slice_of(id);
     a.message->redelivered = w->redelivered;
     a.message->body = body_len ? calloc(1, body_len) : NULL;
-    a.message->body_len = a.body_len = body_len;
+    a.message->body_len = a.copy.body_len = body_len;
     queue_delivered(&w->q, w->now, &a);
 }
 

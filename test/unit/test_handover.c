@@ -197,11 +197,11 @@ static void deliver(struct world *w, int partition)
 {
     char id[24];
     struct queue *q = &w->q[partition];
-    struct arrival a = {.generation = q->generation,
-                        .number = ++w->n_delivered,
-                        .consumer = q->consumer.number,
+    struct arrival a = {.copy.tag.generation = q->generation,
+                        .copy.tag.number = ++w->n_delivered,
+                        .copy.consumer = q->consumer.number,
                         .message = message_new(),
-                        .n_bytes = 100,
+                        .copy.n_bytes = 100,
                         .no_id = DEAD_NONE,
                         .has_key = true};
 

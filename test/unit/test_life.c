@@ -119,11 +119,11 @@ static void test_a_bug_requeues_the_delivery(void **state)
     struct queue_rules rules = bed_rules();
     struct bed *b = bed_new(&rules, KIND_QUORUM);
     struct delivery *d = bed_sent(b, "m", 1), *follower = bed_deliver(b, "m");
-    uint64_t tag = d->copy.number, request = d->request->ref;
+    uint64_t tag = d->copy.tag.number, request = d->request->ref;
 
     make_bug(b, d);
     assert_int_equal(bed_does(b, ACTION_ABANDON)->ref, request);
-    assert_int_equal(bed_does(b, ACTION_REQUEUE)->tag, tag);
+    assert_int_equal(bed_does(b, ACTION_REQUEUE)->tag.number, tag);
     assert_ptr_equal(bed_asks(b, OP_CLAIM), follower);
     is_told(b);
     is_kept_by_broker(b);

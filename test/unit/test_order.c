@@ -112,12 +112,12 @@ static void deliver_body(struct world *w, int partition, uint8_t key, const char
                          uint8_t fingerprint)
 {
     struct queue *q = &w->q[partition];
-    struct arrival a = {.generation = q->generation,
-                        .number = ++w->n_delivered,
-                        .consumer = q->consumer.number,
+    struct arrival a = {.copy.tag.generation = q->generation,
+                        .copy.tag.number = ++w->n_delivered,
+                        .copy.consumer = q->consumer.number,
                         .message = message_new(),
-                        .delivery_count = count,
-                        .n_bytes = 100,
+                        .copy.delivery_count = count,
+                        .copy.n_bytes = 100,
                         .no_id = DEAD_NONE,
                         .has_key = key != NO_KEY,
                         .key = {key},
@@ -501,10 +501,10 @@ static void test_the_last_delivery_is_processed_and_not_returned(void **state)
 static void test_nothing_behind_a_message_without_its_body_is_claimed(void **state)
 {
     struct world *w = world();
-    struct arrival large = {.generation = 1,
-                            .number = ++w->n_delivered,
-                            .consumer = w->q[0].consumer.number,
-                            .body_len = 2000,
+    struct arrival large = {.copy.tag.generation = 1,
+                            .copy.tag.number = ++w->n_delivered,
+                            .copy.consumer = w->q[0].consumer.number,
+                            .copy.body_len = 2000,
                             .id = SLICE("large"),
                             .no_id = DEAD_NONE};
 
@@ -523,10 +523,10 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
 {
     struct world *w = world();
     struct queue_room room;
-    struct arrival large = {.generation = 1,
-                            .number = ++w->n_delivered,
-                            .consumer = w->q[0].consumer.number,
-                            .body_len = 10,
+    struct arrival large = {.copy.tag.generation = 1,
+                            .copy.tag.number = ++w->n_delivered,
+                            .copy.consumer = w->q[0].consumer.number,
+                            .copy.body_len = 10,
                             .id = SLICE("large"),
                             .no_id = DEAD_NONE};
 
@@ -535,7 +535,7 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
     queue_room(&w->q[0], &room);
     assert_int_equal(room.body, 64 << 10);
     assert_int_equal(room.whole, 128 << 10);
-    large.n_bytes = room.whole + 1;           /* the connection has skipped its body */
+    large.copy.n_bytes = room.whole + 1;      /* the connection has skipped its body */
     w->q[0].rules.too_large_is_reject = true; /* bodies above max_message only */
     queue_delivered(&w->q[0], w->now, &large);
     run(w, 100);
@@ -550,11 +550,11 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
 
 static void deliver_marked(struct world *w, int priority, bool was_here)
 {
-    struct arrival a = {.generation = w->q[0].generation,
-                        .number = ++w->n_delivered,
-                        .consumer = w->q[0].consumer.number,
+    struct arrival a = {.copy.tag.generation = w->q[0].generation,
+                        .copy.tag.number = ++w->n_delivered,
+                        .copy.consumer = w->q[0].consumer.number,
                         .message = message_new(),
-                        .n_bytes = 100,
+                        .copy.n_bytes = 100,
                         .no_id = DEAD_NONE,
                         .has_key = true,
                         .key = {1},

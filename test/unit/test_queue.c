@@ -39,18 +39,18 @@ static int number_of(const struct delivery *d)
 static void deliver_again(struct world *w, int message, int delivery_count)
 {
     char id[16];
-    struct arrival a = {.generation = 1,
-                        .number = 0,
-                        .consumer = w->q.consumer.number,
+    struct arrival a = {.copy.tag.generation = 1,
+                        .copy.tag.number = 0,
+                        .copy.consumer = w->q.consumer.number,
                         .message = message_new(),
-                        .delivery_count = delivery_count,
-                        .n_bytes = 10,
+                        .copy.delivery_count = delivery_count,
+                        .copy.n_bytes = 10,
                         .has_key = w->q.rules.ordered && w->has_keys,
                         .no_id = DEAD_NONE};
     static uint64_t tag;
 
     snprintf(id, sizeof(id), "%d", message);
-    a.number = ++tag;
+    a.copy.tag.number = ++tag;
     a.id = slice_of(id);
     queue_delivered(&w->q, w->now, &a);
 }
@@ -1245,11 +1245,11 @@ static void test_messages_without_an_id_can_be_given_up(void **state)
 
     w->q.share->brake.threshold = 5;
     for (int i = 0; i < 8; i++) {
-        struct arrival a = {.generation = 1,
-                            .number = 100 + (uint64_t)i,
-                            .consumer = w->q.consumer.number,
+        struct arrival a = {.copy.tag.generation = 1,
+                            .copy.tag.number = 100 + (uint64_t)i,
+                            .copy.consumer = w->q.consumer.number,
                             .message = message_new(),
-                            .n_bytes = 10,
+                            .copy.n_bytes = 10,
                             .no_id = DEAD_NO_MESSAGE_ID,
                             .no_id_text = "no message_id"};
 
@@ -1387,11 +1387,11 @@ static void test_one_that_spoils_its_statement_keeps_no_neighbour(void **state)
 static void deliver_without_id(struct world *w, bool redelivered)
 {
     static uint64_t tag = 1000000;
-    struct arrival a = {.generation = w->q.generation,
-                        .number = ++tag,
-                        .consumer = w->q.consumer.number,
+    struct arrival a = {.copy.tag.generation = w->q.generation,
+                        .copy.tag.number = ++tag,
+                        .copy.consumer = w->q.consumer.number,
                         .message = message_new(),
-                        .n_bytes = 10,
+                        .copy.n_bytes = 10,
                         .id = SLICE(""),
                         .no_id = DEAD_NO_MESSAGE_ID,
                         .no_id_text = "no id"};
@@ -1576,12 +1576,12 @@ static void test_where_most_are_copies_what_was_looked_at_wakes_nobody(void **st
 static void test_a_letter_without_a_row_keeps_its_reason(void **state)
 {
     struct world *w = world(good);
-    struct arrival arrived = {.generation = 1,
-                              .consumer = w->q.consumer.number,
-                              .number = 5000000,
+    struct arrival arrived = {.copy.tag.generation = 1,
+                              .copy.consumer = w->q.consumer.number,
+                              .copy.tag.number = 5000000,
                               .message = message_new(),
-                              .n_bytes = 10,
-                              .delivery_count = 18,
+                              .copy.n_bytes = 10,
+                              .copy.delivery_count = 18,
                               .id = SLICE(""),
                               .no_id = DEAD_NO_MESSAGE_ID,
                               .no_id_text = "no id"};

@@ -146,14 +146,14 @@ static void end(struct world *w)
 static void deliver_rejected(struct world *w, int64_t n_rejected, int64_t delivery_count, uint64_t body_len)
 {
     static uint64_t tag;
-    struct arrival a = {.generation = w->q.generation,
-                        .number = ++tag,
-                        .consumer = w->q.consumer.number,
-                        .delivery_count = delivery_count,
-                        .n_rejected = n_rejected,
+    struct arrival a = {.copy.tag.generation = w->q.generation,
+                        .copy.tag.number = ++tag,
+                        .copy.consumer = w->q.consumer.number,
+                        .copy.delivery_count = delivery_count,
+                        .copy.n_rejected = n_rejected,
                         .message = body_len <= MAX_MESSAGE ? message_new() : NULL,
-                        .body_len = body_len,
-                        .n_bytes = 10,
+                        .copy.body_len = body_len,
+                        .copy.n_bytes = 10,
                         .id = slice_of(w->id ? w->id : "m1"),
                         .no_id = DEAD_NONE};
 
@@ -494,10 +494,10 @@ static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **sta
 static void test_what_has_no_room_keeps_no_credit(void **state)
 {
     struct world *w = world(KIND_CLASSIC);
-    struct arrival large = {.generation = w->q.generation,
-                            .number = 1000000,
-                            .body_len = MAX_MESSAGE,
-                            .n_bytes = MAX_MESSAGE,
+    struct arrival large = {.copy.tag.generation = w->q.generation,
+                            .copy.tag.number = 1000000,
+                            .copy.body_len = MAX_MESSAGE,
+                            .copy.n_bytes = MAX_MESSAGE,
                             .id = SLICE("large"),
                             .no_id = DEAD_NONE};
 
@@ -508,7 +508,7 @@ static void test_what_has_no_room_keeps_no_credit(void **state)
     deliver(w, 0, 10);
     run(w, w->now + 1000);
     assert_int_equal(w->n_consumed, 2); /* the delivery before is parked */
-    large.consumer = w->q.consumer.number;
+    large.copy.consumer = w->q.consumer.number;
     queue_delivered(&w->q, w->now, &large);
     run(w, w->now + 1000);
     assert_true(w->q.pauses[PAUSE_BYTES_FULL].since_ms);
@@ -662,13 +662,13 @@ static void deliver_large_without_id(struct world *w, int n, int64_t delivery_co
     static uint64_t tag = 1000;
 
     for (; n > 0; n--) {
-        struct arrival a = {.generation = w->q.generation,
-                            .number = ++tag,
-                            .consumer = w->q.consumer.number,
-                            .delivery_count = delivery_count,
+        struct arrival a = {.copy.tag.generation = w->q.generation,
+                            .copy.tag.number = ++tag,
+                            .copy.consumer = w->q.consumer.number,
+                            .copy.delivery_count = delivery_count,
                             .message = message_new(),
-                            .body_len = body_len,
-                            .n_bytes = 10,
+                            .copy.body_len = body_len,
+                            .copy.n_bytes = 10,
                             .id = SLICE(""),
                             .no_id = DEAD_NO_MESSAGE_ID,
                             .no_id_text = "no id"};

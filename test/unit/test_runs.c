@@ -219,11 +219,11 @@ static void end(struct world *w)
 static void deliver(struct world *w, int number, uint8_t key)
 {
     char id[16];
-    struct arrival a = {.generation = w->q.generation,
-                        .number = ++w->n_delivered,
-                        .consumer = w->q.consumer.number,
+    struct arrival a = {.copy.tag.generation = w->q.generation,
+                        .copy.tag.number = ++w->n_delivered,
+                        .copy.consumer = w->q.consumer.number,
                         .message = message_new(),
-                        .n_bytes = 100,
+                        .copy.n_bytes = 100,
                         .no_id = DEAD_NONE,
                         .has_key = true,
                         .key = {key}};

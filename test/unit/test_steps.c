@@ -822,7 +822,7 @@ static struct delivery *deliver_circling(struct bed *b, const char *id, int64_t 
 {
     struct arrival a = bed_arrival(b, id);
 
-    a.n_rejected = n_rejected;
+    a.copy.n_rejected = n_rejected;
     queue_delivered(&b->q, b->now, &a);
     return bed_newest(b);
 }
@@ -891,7 +891,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     struct arrival a = bed_arrival(b, "");
 
     a.no_id = DEAD_NO_MESSAGE_ID;
-    a.n_rejected = 1;
+    a.copy.n_rejected = 1;
     queue_delivered(&b->q, b->now, &a);
     struct delivery *d = bed_newest(b);
 

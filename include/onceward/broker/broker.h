@@ -3,6 +3,7 @@
 #include "onceward/base/fault.h"
 #include "onceward/base/job.h"
 #include "onceward/config/config.h"
+#include "onceward/core/delivery_copy.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -65,27 +66,20 @@ const char *broker_version(const struct broker *b);
 /* The name of its cluster, as the broker reports it. */
 const char *broker_cluster(const struct broker *b);
 
-/* A delivery tag and the channel it belongs to. */
-struct broker_tag {
-    uint64_t generation; /* unique for each opening of a channel in this process; never 0; tells the queue */
-    uint64_t number;
-};
-
 enum broker_event_kind {
     BROKER_NOTHING, /* no event now: poll */
 
     /* Of a queue. */
     BROKER_DELIVERY,  /* message is the receiver's (message_free) */
-    BROKER_SKIPPED,   /* a delivery that did not fit into the queue's room: it was read and discarded; tag,
-                         body_len, n_bytes, delivery_count and n_rejected are set */
-    BROKER_CONSUMING, /* consume-ok; consumer says which */
-    BROKER_STOPPED,   /* cancel-ok for our cancel; consumer says which */
+    BROKER_SKIPPED,   /* a delivery that did not fit into the queue's room: it was read and discarded */
+    BROKER_CONSUMING, /* consume-ok; copy.consumer says which */
+    BROKER_STOPPED,   /* cancel-ok for our cancel; copy.consumer says which */
     BROKER_CANCELLED, /* the broker cancelled the consumer (fault has its words). The channel is opened again
                          automatically: CHANNEL_LOST follows */
     BROKER_CHANNEL_LOST, /* the channel was closed (reason, and fault in words); all its tags are void. It is
                             being opened again, except that of a stream */
     BROKER_CHANNEL_OPEN, /* the channel is open (also reported once after connecting); consume now;
-                            tag.generation is its */
+                            copy.tag.generation is its */
     BROKER_DEPTH,        /* answer to broker_ask_depth: depth and n_consumers; depth -1: unknown (reason,
                      fault) */
     BROKER_KIND,         /* queue_kind is known; of a stream CHANNEL_LOST follows */
@@ -111,17 +105,11 @@ enum broker_reason {
 struct broker_event {
     enum broker_event_kind kind;
     uint32_t queue; /* number of the queue */
-    struct broker_tag tag;
-    uint32_t consumer; /* as given to broker_consume */
+    /* Of a delivery or a skipped one. The consumer is the number given to broker_consume. The meaning of
+     * delivery_count depends on the queue's kind: a message that carries it is returned once the kind is known, or
+     * is known to be unavailable. */
+    struct delivery_copy copy;
     struct message *message;
-    bool redelivered;
-    uint64_t body_len;
-    uint64_t n_bytes; /* of a delivery or a skipped one: message_bytes */
-    /* x-delivery-count from the message, of a delivery or a skipped one; 0: none. Its meaning depends on
-     * redelivered (a broker counts no first delivery) and on the queue's kind: a redelivered message that
-     * carries it is returned once the kind is known, or is known to be unavailable. */
-    int64_t delivery_count;
-    int64_t n_rejected;  /* of a skipped delivery: message_rejections */
     int64_t depth;       /* ready messages */
     int64_t n_consumers; /* of all connections; correct on classic queues, and on quorum queues from 4.3 on */
     enum broker_kind queue_kind; /* as known now */

@@ -3,6 +3,7 @@
 #include "onceward/base/hash.h"
 #include "onceward/base/list.h"
 #include "onceward/base/slice.h"
+#include "onceward/core/delivery_copy.h"
 #include "onceward/core/keys.h"
 #include "onceward/core/message.h"
 #include "onceward/core/operation.h"
@@ -18,17 +19,6 @@
 /* A delivery that Onceward holds. Operation, phase and wait change in src/core/life.c only, lists and counts in held.c;
  * the other fields belong to the rules of the core. The shell reads the fields that it needs for an action, and fills
  * in the token of a claim or a letter. Valid from queue_delivered to the queue_reap after its end. */
-
-/* The delivery as the broker sent it. */
-struct delivery_copy {
-    uint64_t generation, number; /* its tag */
-    uint32_t consumer;           /* the consumer whose credit it uses */
-    int64_t delivery_count;      /* from its header */
-    int64_t n_rejected;          /* from this queue, earlier */
-    size_t n_bytes;         /* memory that it takes, or would take */
-    uint64_t body_len;
-    int64_t received_ms;
-};
 
 /* Its row, as far as it is known: has it this delivery's token, and the fingerprint of its body? */
 enum row_claim {
@@ -204,6 +194,7 @@ struct delivery {
     size_t id_len;
     uint8_t fingerprint[16];
     struct delivery_copy copy;
+    int64_t received_ms;
     struct delivery_claim claim;
     struct request *request; /* the latest; NULL: none. The delivery is a member of it while it is linked by
                                 in_request */

@@ -273,12 +273,8 @@ void queue_join_share(struct queue *q, struct queue *first);
 
 /* A delivery. message is taken over; NULL: its body was skipped (too large, or no room). */
 struct arrival {
-    uint64_t generation, number;
-    uint32_t consumer;
+    struct delivery_copy copy;
     struct message *message;
-    uint64_t body_len;
-    size_t n_bytes;
-    int64_t delivery_count, n_rejected;
     struct slice id;
     enum dead_reason no_id; /* DEAD_NONE: the id is valid; else the fault, in words in no_id_text */
     const char *no_id_text;
@@ -442,7 +438,7 @@ struct action {
     uint64_t ref; /* of the delivery; of the request for FORWARD and ABANDON */
     bool multiple;
     bool new_token; /* of a new claim, or a new letter */
-    uint64_t generation, tag;
+    struct broker_tag tag;
     uint32_t number;
     int64_t n, priority;
     const char *text;
