@@ -536,21 +536,14 @@ struct step life_claim(const struct queue *q, const struct delivery *d)
     return step_want(OP_CLAIM);
 }
 
-/* A message that failed in company tells its row how large its next request may be. */
-static struct row_changes row_capped(const struct delivery *d, struct row_changes changes)
-{
-    changes.batch_cap = d->claim.next_cap;
-    return changes;
-}
-
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes)
 {
-    assert(changes.crashes >= -1 && changes.batch_cap >= 0);
+    assert(changes.crashes >= -1);
     assert(delay_ms >= -TAKEOVER_GRACE_MS); /* negative: that long after the end of the window */
     if (changes.crashes >= 0)
         d->claim.crashes = changes.crashes;
     held_outcome(d, OUTCOME_RELEASE);
-    d->outcome.release = (struct outcome_release){.delay_ms = delay_ms, .changes = row_capped(d, changes)};
+    d->outcome.release = (struct outcome_release){.delay_ms = delay_ms, .changes = changes};
     return step_with(step_want(OP_RELEASE), EFFECT_LEAVE_REQUEST);
 }
 
@@ -565,7 +558,6 @@ struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms)
 /* The failure is to be written. */
 static void fail_set(struct delivery *d, struct outcome_fail f)
 {
-    f.changes = row_capped(d, f.changes);
     held_outcome(d, OUTCOME_FAIL);
     d->outcome.fail = f;
 }

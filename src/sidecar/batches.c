@@ -157,7 +157,7 @@ static void outcome_fill(struct inbox_item *item, const struct delivery *d)
         item->delay_ms = delivery_delay_ms(d);
         item->crashes = changes->crashes;
         item->unproven_step = changes->unproven_step;
-        item->batch_cap = changes->batch_cap;
+        item->batch_cap = d->claim.next_cap;
     }
 }
 

@@ -82,7 +82,7 @@ static void fill_outcome(const struct queue *q, const struct delivery *d, struct
         ask->delay_us = delivery_delay_ms(d) * 1000;
         ask->crashes = delivery_changes(d)->crashes;
         ask->unproven_step = delivery_changes(d)->unproven_step;
-        ask->batch_cap = delivery_changes(d)->batch_cap;
+        ask->batch_cap = d->claim.next_cap;
         ask->give_back = d->op == OP_RELEASE || !delivery_failure(d)->charged;
         ask->only_expired = delivery_fails_expired(d);
     } else if (d->op == OP_DEAD_LETTER) {

@@ -84,8 +84,8 @@ static void at_database(struct world *w, struct delivery *d)
         }
         r.answer = d->op == OP_RELEASE || !delivery_failure(d)->charged ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
-        if (delivery_changes(d)->batch_cap > 0)
-            w->caps[n] = delivery_changes(d)->batch_cap;
+        if (d->claim.next_cap > 0)
+            w->caps[n] = d->claim.next_cap;
         if (delivery_changes(d)->crashes >= 0)
             w->crashes[n] = delivery_changes(d)->crashes;
         w->due[n] = w->now + delivery_delay_ms(d);

@@ -42,7 +42,7 @@ struct delivery_claim {
     int64_t unproven_at_ms; /* this side's clock; -1: never */
     int batch_cap;          /* maximum of messages in its next request, because a larger request failed; 0: as
                                configured */
-    int next_cap;           /* of the request after this one; 0: unchanged */
+    int next_cap; /* of the request after this one, written with the end of the attempt; 0: unchanged */
     uint64_t
         failed_with; /* the request whose failure capped it: its members share requests only with each other */
     uint64_t group;  /* quarantined together; 0: none */
@@ -73,10 +73,9 @@ enum renewal {
     RENEWAL_REFUSED,     /* no */
 };
 
-/* Columns of the row that change with the end of an attempt. */
+/* Columns of the row that change with the end of an attempt, beside its claim.next_cap; -1: unchanged. */
 struct row_changes {
-    int crashes, unproven_step; /* -1: unchanged */
-    int batch_cap;              /* 0: unchanged */
+    int crashes, unproven_step;
 };
 
 static inline struct row_changes row_as_it_is(void)
