@@ -268,6 +268,7 @@ static struct delivery *leader_find(const struct queue *q, struct slice id)
 static void lead_id(struct queue *q, struct delivery *d)
 {
     assert(!d->leader && !delivery_has_ended(d));
+    list_init(&d->followers);
     hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->id, d->id_len));
     d->leader = d;
 }
@@ -306,7 +307,7 @@ enum join held_join(struct queue *q, struct delivery *d, const struct delivery *
 {
     struct delivery *leader = leader_find(q, delivery_slice(d));
 
-    assert(!d->leader && !d->followers.len);
+    assert(!d->leader);
     *ret_leader = leader;
     if (!leader && q->rules.ordered && has_earlier_surplus(q, d))
         return JOIN_SURPLUS;
@@ -406,7 +407,6 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival 
     d->id_len = a->id.len;
     memcpy(d->fingerprint, a->fingerprint, sizeof(d->fingerprint));
     d->claim.unproven_at_ms = -1;
-    list_init(&d->followers);
     list_push(&q->held.unacked, &d->in_tags);
     hash_insert(&q->held.by_ref, &d->by_ref, hash_number(d->ref));
     if (d->message) {
@@ -499,7 +499,6 @@ static void list_end_all(struct queue *q, struct list *l)
         struct delivery *d = container_of(k, struct delivery, in_list);
 
         d->leader = NULL; /* there is no follower to take over */
-        list_init(&d->followers);
         held_end(q, 0, d);
     }
 }

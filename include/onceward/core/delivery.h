@@ -165,15 +165,20 @@ struct delivery {
     struct link in_list; /* of its operation and phase, or of its wait */
     struct link
         in_tags; /* ascending, while its channel exists and it is neither acked, rejected nor requeued */
-    struct link in_leader;  /* leader->followers */
     struct link in_request; /* request->members, while the answer is awaited */
-    struct hash_link by_ref, by_id;
-    struct key_place place; /* of an ordered queue: its place in the line of its key, until its message has
+    struct hash_link by_ref;
+    struct key_place place;  /* of an ordered queue: its place in the line of its key, until its message has
                                ended */
-    struct list followers;
     struct delivery *leader; /* itself: it leads the deliveries of its id; another: it follows that one; NULL:
                                 neither */
-    uint64_t ref;            /* unique in the process */
+    union {
+        struct { /* leader: */
+            struct hash_link by_id;
+            struct list followers;
+        };
+        struct link in_leader; /* follower: in leader->followers */
+    };
+    uint64_t ref; /* unique in the process */
     enum operation op;
     enum phase phase;
     enum wait_reason wait;
