@@ -412,7 +412,7 @@ LABEL_SAYS = "is a label here, for the admission policy"
     (annotated(inject="true", metrics="9464"), "onceward.dev~1metrics is page and nothing else"),
     (annotated(inject="true", grace="300"), "onceward.dev~1grace is own and nothing else"),
     (annotated(inject="true", application_sleep="beside"), "onceward.dev~1application-sleep is off and nothing else"),
-    (annotated(inject="true", container="shop"), "kustomize selects no container by it"),
+    (annotated(inject="true", container="shop"), "Remove it: then all containers sleep. For one alone set"),
     (annotated(ready="consuming"), "onceward.dev~1ready does nothing without onceward.dev~1inject"),
     ({"labels": {"onceward.dev/inject": "true"}}, LABEL_SAYS), ({"labels": {"onceward.dev/inject": "true"}, **annotated(inject="true")}, LABEL_SAYS)])
 @pytest.mark.parametrize("where", ["of_object", "of_template"])
