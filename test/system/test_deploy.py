@@ -841,9 +841,21 @@ def test_the_charts_test_runs_the_check_beside_the_application(startup, charted)
     assert list(restricted_faults(tested["spec"])) == [] and "app" not in tested["metadata"]["labels"], "the budget does not count it"
 
 
-def test_the_chart_has_a_page(charted):
-    done = subprocess.run([shutil.which("helm", path=TOOLS), "show", "readme", os.path.join(DEPLOY, "helm/service")], stdout=subprocess.PIPE, check=True)
-    assert b"onceward-postgresql-owner" in done.stdout
+@pytest.mark.parametrize("chart, says", [("service", b"onceward-postgresql-owner"), ("onceward", b"onceward.applicationLifecycle")])
+def test_each_chart_has_a_page(chart, says):
+    if not shutil.which("helm", path=TOOLS):
+        pytest.skip("helm is not here")
+    done = subprocess.run([shutil.which("helm", path=TOOLS), "show", "readme", os.path.join(DEPLOY, "helm", chart)], stdout=subprocess.PIPE, check=True)
+    assert says in done.stdout
+
+
+def test_the_page_of_the_library_lists_what_the_other_chart_includes():
+    used = set()
+    for path in files("helm/service/templates", ".yaml", ".tpl"):
+        with open(path) as f:
+            used |= set(re.findall(r'include "(onceward\.\w+)"', f.read()))
+    with open(os.path.join(DEPLOY, "helm/onceward/README.md")) as f:
+        assert set(re.findall(r"^\| `(onceward\.\w+)` \|", f.read(), re.M)) == used
 
 
 def budgets_and_spread(things):
