@@ -145,12 +145,12 @@ def oom(bench):
 
 @scenario()
 def secret(bench):
-    """The broker's and the database's password changed at the servers and in the Secrets; then every connection is closed."""
+    """The broker's and the database's password changed by the steps of the page: at the servers, in the Secrets, then every connection is closed."""
     cluster = bench.cluster
-    for name, word in ("rabbitmq", "rotated-1"), ("postgresql", "rotated-2"):
-        cluster.kubectl("patch", f"secret/onceward-{name}", "-p", json.dumps({"stringData": {"password": word}}))
     bench.rabbitmq.rabbitmqctl("change_password", "payments", "rotated-1")
     bench.postgres.query("ALTER ROLE payments_sidecar PASSWORD 'rotated-2'", database="app")
+    for name, word in ("rabbitmq", "rotated-1"), ("postgresql", "rotated-2"):
+        cluster.kubectl("patch", f"secret/onceward-{name}", "-p", json.dumps({"stringData": {"password": word}}))
 
     def mounted():
         for pod in cluster.names():
