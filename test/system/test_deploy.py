@@ -359,7 +359,8 @@ def test_the_component_replaces_nothing_in_silence(where, own, tmp_path):
 
 CONTAINERS = {"containers": [{"name": "shop"}]}
 TEMPLATED = {"apps/v1": ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "v1": ("ReplicationController",), "batch/v1": ("Job",),
-             "argoproj.io/v1alpha1": ("Rollout",), "apps.kruise.io/v1beta1": ("CloneSet", "StatefulSet")}
+             "argoproj.io/v1alpha1": ("Rollout",), "apps.openshift.io/v1": ("DeploymentConfig",),
+             "apps.kruise.io/v1beta1": ("CloneSet", "StatefulSet")}
 KINDS = [(group, kind) for group, kinds in TEMPLATED.items() for kind in kinds] + [("batch/v1", "CronJob")]
 GETS = [("apps/v1", kind) for kind in APPLICATIONS]
 
