@@ -162,7 +162,7 @@ static int check_run(void *options)
 static const struct command_option check_options[] = {
     CONFIG_OPTION(.rules = OPTION_REQUIRED),
     {"connect", NULL,
-     "also try the state file, the database (roles, schema, consumers), the broker with each queue, and "
+     "also test the state file, the database (roles, schema, consumers), the broker with each queue, and "
      "each application",
      OPTION(FLAG, connect)},
     {"sample", NULL,
@@ -182,7 +182,7 @@ static const struct command_option check_options[] = {
 
 const struct command check_command = {
     .name = "check",
-    .does = "validate the configuration and try its servers",
+    .does = "validate the configuration and test its servers",
     .about = "Validates the configuration and lists all of its errors at once.",
     .options = check_options,
     .size = sizeof(struct check_options),
