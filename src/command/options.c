@@ -255,7 +255,7 @@ static int check(const struct parsing *p)
 {
     options_each (row, p->command)
         if (row->rules & OPTION_ALONE && was_given(p, row))
-            return p->given & (p->given - 1) ? refuse(p, row, ": expected nothing else beside it") : 0;
+            return p->given & (p->given - 1) ? refuse(p, row, ": expected nothing else with it") : 0;
     options_each (row, p->command) {
         int status = 0;
 

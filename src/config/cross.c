@@ -290,7 +290,7 @@ static void check_forward(const struct reading *r, const struct config_queue *q)
         if (w->authorization.value && !strcasecmp(w->headers[i].name, "Authorization"))
             cross_report(
                 r, false, "forward.authorization", "forward.headers",
-                "forward.authorization is given beside an Authorization field in forward.headers; expected "
+                "forward.authorization is given together with an Authorization field in forward.headers; expected "
                 "only one of the two");
 }
 
@@ -302,7 +302,7 @@ static void check_batch(const struct reading *r, const struct config_queue *q)
         if (reading_is_set(r, "forward.batch.max_bytes") &&
             reading_origin(r, "forward.batch.max_messages") == ORIGIN_NONE)
             cross_report(r, false, "forward.batch.max_bytes", NULL,
-                         "expected forward.batch.max_messages beside it");
+                         "needs forward.batch.max_messages, which is not set");
         return;
     }
     if (q->order.key.n && w->batch.max_messages > q->prefetch)
@@ -341,9 +341,9 @@ static void check_order(const struct reading *r, const struct config *c, const s
 
     if (!q->order.key.n) {
         if (reading_is_set(r, "order.unkeyed") && reading_origin(r, "order.key") == ORIGIN_NONE)
-            cross_report(r, false, "order.unkeyed", NULL, "expected order.key beside it");
+            cross_report(r, false, "order.unkeyed", NULL, "needs order.key, which is not set");
         if (reading_is_set(r, "order.on_dead") && reading_origin(r, "order.key") == ORIGIN_NONE)
-            cross_report(r, false, "order.on_dead", NULL, "expected order.key beside it");
+            cross_report(r, false, "order.on_dead", NULL, "needs order.key, which is not set");
         return;
     }
     for (size_t i = 0; i < sizeof(useless) / sizeof(useless[0]); i++)

@@ -362,8 +362,8 @@ static void read_member(struct reading *r, json_t *object, struct slice group, c
         struct slice plain = {name, strlen(name) - 5};
 
         if (json_object_getn(object, plain.data, plain.len)) {
-            report_error(r->report, shown, "given beside %.*s; expected only one of the two", (int)plain.len,
-                         plain.data);
+            report_error(r->report, shown, "given together with %.*s; expected only one of the two",
+                         (int)plain.len, plain.data);
             r->origins[k - keys] = ORIGIN_BAD;
         } else {
             read_key(r, k, shown, value, true);

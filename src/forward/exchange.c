@@ -227,7 +227,7 @@ static void reason_write(const struct exchange *x, char *out, size_t size)
                  x->reply.status || x->reply.line.len ? "in the middle of its answer" : "before an answer");
         break;
     default:
-        snprintf(out, size, "%s answered what is not HTTP: %s", name,
+        snprintf(out, size, "the answer of %s is not HTTP: %s", name,
                  x->reply.error ? x->reply.error : "a header without an end");
     }
 }

@@ -562,11 +562,12 @@ static void test_forward(void **state)
          "\"forward\": {\"url\": \"http://h\", \"authorization\": \"a\", \"headers\": {\"authorization\": "
          "\"b\"}}",
          "queues.q.forward.authorization",
-         "forward.authorization is given beside an Authorization field in forward.headers; expected only one "
+         "forward.authorization is given together with an Authorization field in forward.headers; expected only one "
          "of the two"},
         {'F',
          "\"forward\": {\"url\": \"http://h\", \"authorization\": \"a\", \"authorization_file\": \"/b\"}",
-         "queues.q.forward.authorization_file", "given beside authorization; expected only one of the two"},
+         "queues.q.forward.authorization_file",
+         "given together with authorization; expected only one of the two"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"authorization_file\": \"/nonexistent/x\"}",
          "queues.q.forward.authorization_file", "cannot open /nonexistent/x: No such file or directory"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"authorization_file\": \"/none/${HIDDEN}\"}",
@@ -749,7 +750,8 @@ static void test_combinations(void **state)
          "max_message (129KiB) times prefetch (256) times 2 partitions is above max_bytes (64MiB): an "
          "ordered queue returns nothing to the broker; expected max_message of at most 128KiB, or a "
          "larger max_bytes"},
-        {'Q', "\"order\": {\"unkeyed\": \"dead\"}", "queues.q.order.unkeyed", "expected order.key beside it"},
+        {'Q', "\"order\": {\"unkeyed\": \"dead\"}", "queues.q.order.unkeyed",
+         "needs order.key, which is not set"},
         {'Q', "\"order\": {\"key\": []}", "queues.q.order.key", "expected 1 to 16 elements, got 0"},
         {'F',
          "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 2, \"max_bytes\": \"1MiB\"}}",
@@ -757,7 +759,7 @@ static void test_combinations(void **state)
         {'F', "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 1}}",
          "queues.q.forward.batch.max_messages", "expected a whole number from 2 to 1000, got 1"},
         {'F', "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_bytes\": \"1MiB\"}}",
-         "queues.q.forward.batch.max_bytes", "expected forward.batch.max_messages beside it"},
+         "queues.q.forward.batch.max_bytes", "needs forward.batch.max_messages, which is not set"},
         {'F',
          "\"forward\": {\"url\": \"http://h\", \"batch\": {\"max_messages\": 1000}, \"max_response\": "
          "\"32KiB\"}",
