@@ -600,6 +600,50 @@ def test_every_path_of_a_configuration_is_mounted():
             assert set(re.findall(r"\$\{(\w+)\}", config)) <= variables
 
 
+# The admission policy. An API server evaluates it in test/kubernetes; here its literals are read without one.
+
+PARAMETERS = {"params.data.image": "onceward", "variables.config": "onceward", "variables.rabbitmq": "onceward-rabbitmq",
+              "variables.postgresql": "onceward-postgresql", "variables.memory": "128Mi"}
+
+
+def literal(expression, path, n=0):
+    """The nth object that the policy's patch adds at this path: CEL's objects without their types are YAML."""
+    start = [found.end() for found in re.finditer(rf'path: "{path}", value:\s*Object[.\w]*', expression)][n]
+    depth, end = 0, start
+    while not depth or expression[start:end].count("}") < depth:
+        end += 1
+        depth = expression[start:end].count("{")
+    text = re.sub(r"Object[.\w]*\{", "{", expression[start:end])
+    text = re.sub(r"\?(\w+): !variables\.\w+ \? optional\.none\(\) : optional\.of\(", r"\1: ", text)
+    return yaml.safe_load(re.sub(r"([}\]])\)", r"\1", text))
+
+
+def with_parameters(thing):
+    if isinstance(thing, dict):
+        return {key: with_parameters(value) for key, value in thing.items()}
+    return [with_parameters(value) for value in thing] if isinstance(thing, list) else PARAMETERS.get(thing, thing)
+
+
+def test_the_policy_adds_what_the_component_adds():
+    component = os.path.join(DEPLOY, "kubernetes/component")
+    pod = pod_of(read(os.path.join(component, "sidecar.yaml"))[0])
+    wanted, = pod["initContainers"]
+    for name in "ready.yaml", "metrics.yaml":
+        (operation,), = read(os.path.join(component, name))
+        wanted[operation["path"].rsplit("/", 1)[1]] = operation["value"]
+    policy = read(os.path.join(DEPLOY, "kubernetes/admission/policy.yaml"))[0]["spec"]
+    expression = policy["mutations"][1]["jsonPatch"]["expression"]
+    found = with_parameters(literal(expression, "/spec/initContainers/0"))
+    assert [port.pop("protocol") for port in found["ports"]] == ["TCP"], "the default, which the API server has set before"
+    assert found == wanted
+    assert [with_parameters(literal(expression, "/spec/volumes/0", n)) for n in (1, 0)] == pod["volumes"]
+    with open(os.path.join(component, "grace.yaml")) as f:
+        grace = yaml.safe_load(f)[1]["value"]
+    sleep, = read(os.path.join(component, "sleep/hooks/numbers.yaml"))
+    assert grace == sleep["sleep"]["seconds"] + 30, "as the policy computes it"
+    assert all(default in json.dumps(policy["variables"]) for default in ["'128Mi'", f": {sleep['sleep']['seconds']}\""])
+
+
 # Helm.
 
 @pytest.fixture
