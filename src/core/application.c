@@ -10,8 +10,8 @@ enum {
     READY_LOOK_MS = 1000,   /* longest interval between two calls of ready.url, also when the application is
                                well */
     PLACE_SHARE = 10,       /* slots may stay idle for quarantine for a tenth of all time */
-    PLACE_CREDIT_MS = 2000, /* upper bound of the saved part of that */
-    OTHERS_FIRST_MS = 100,  /* after its return, before a message that cannot be charged goes alone */
+    PLACE_CREDIT_MS = 2000, /* upper bound of the unused part of that */
+    OTHERS_FIRST_MS = 100, /* wait after its return, before a message that cannot be charged is quarantined */
 };
 
 void application_init(struct application *a, const struct application_rules *rules, int64_t now_ms)
@@ -39,7 +39,7 @@ int application_taken(const struct application *a)
     return n_busy(a) + a->n_accepted;
 }
 
-/* Is the application kept free for a message, or running only that one? */
+/* Is the application kept free for a quarantined message, or running only that one? */
 static bool is_kept(const struct application *a, int64_t now_ms)
 {
     return a->place.owner && !(a->place.taken && now_ms >= a->place.until_ms);
@@ -130,8 +130,8 @@ static int64_t probe_last_ms(const struct application *a)
     return a->rules.ready_interval_ms > PROBE_FIRST_MS ? a->rules.ready_interval_ms : PROBE_FIRST_MS;
 }
 
-/* If a connect succeeds but nothing can be sent (a refused client certificate is reported after the
- * handshake), each successful probe would allow the next request at once. */
+/* If a connect succeeds but nothing can be sent (a refused client certificate is reported after the handshake), each
+ * successful probe would allow the next request at once. */
 static int64_t first_probe_ms(const struct application *a)
 {
     int64_t wait = PROBE_FIRST_MS;
@@ -274,7 +274,7 @@ static void place_settle(struct application *a, int64_t now_ms)
         place_account(a, now_ms);
 }
 
-/* ready.url will soon show whether the application is back. */
+/* Will ready.url soon show whether the application is back? */
 static bool awaits_news(const struct application *a)
 {
     return a->rules.has_ready_url && a->n_crashes && !a->seen_alive;
@@ -307,7 +307,7 @@ enum place application_take_place(struct application *a, int64_t now_ms, uint64_
     }
     if (!quiet && now_ms - a->place.since_ms < a->rules.window_ms)
         return PLACE_WAIT;
-    if (!quiet) { /* a job longer than any window is in flight, so no message can be alone */
+    if (!quiet) { /* a job longer than any window is in flight, so quarantine is impossible */
         application_leave_place(a, now_ms, owner);
         return PLACE_BESIDE;
     }

@@ -3,9 +3,9 @@
  *     {"failures": [{"id": "order-1", "status": 503, "retry_after": 5, "error": "…"}],
  *      "results": {"order-2": …}}
  *
- * `token` may stand in place of `id`. AWS's form is understood, too: {"batchItemFailures": [{"itemIdentifier":
- * "order-1"}]}. An entry that matches no member may be a member's failure under another spelling, so in
- * `response`, where nothing but the answer decides, it makes the whole answer bad. */
+ * `token` may stand in place of `id`. The form of AWS is understood too: {"batchItemFailures": [{"itemIdentifier":
+ * "order-1"}]}. An entry that matches no member may mean one under another spelling. In `response`, where only the
+ * answer decides, such an entry makes the whole answer bad. */
 #include "onceward/core/batch_answer.h"
 
 #include "onceward/base/buf.h"
@@ -20,7 +20,7 @@ enum { RETRY_AFTER_MOST_S = 3600 };
 struct batch_reader {
     struct scan scan;
     struct batch_member *members;
-    size_t n, next; /* next: entries usually have the order of the members */
+    size_t n, next; /* next: where the search begins, since entries usually have the order of the members */
     size_t n_failed;
     bool unknown; /* an entry matches no member */
     struct buf text;
@@ -216,7 +216,7 @@ static bool read_object(struct batch_reader *r)
     return !more && scan_at_end(&r->scan);
 }
 
-/* A list of failures may stand behind a byte order mark, be in UTF-16, compressed, or JSON in a JSON string. */
+/* A list of failures may be hidden behind a byte order mark, in UTF-16, by compression, or as JSON in a JSON string. */
 static bool may_hide_failures(struct slice body)
 {
     return !slice_is_utf8(body) || memchr(body.data, 0, body.len) || memchr(body.data, '{', body.len) ||

@@ -25,7 +25,7 @@ enum {
 struct batch_work {
     struct delivery **deliveries;
     struct batch_member *members;
-    bool *unattempted; /* behind a failed member of their key */
+    bool *unattempted; /* stands behind a failed member of its key */
     size_t n;
     struct buf tokens;
 };
@@ -71,8 +71,8 @@ static void work_deinit(struct batch_work *w)
     buf_deinit(&w->tokens);
 }
 
-/* The members of a key stand together, in its order. Those that were not attempted have not succeeded, whether the answer
- * names them or not. */
+/* Members of a key stand together, in the order of its line. Those that were not attempted have not succeeded,
+ * whether the answer names them or not. */
 static void mark_unattempted(const struct queue *q, struct batch_work *w, struct batch_reading *reading)
 {
     bool has_failed = false;
@@ -84,7 +84,7 @@ static void mark_unattempted(const struct queue *q, struct batch_work *w, struct
     }
 }
 
-/* "answered 503: "its own words"", as for a message that was answered alone. */
+/* Writes "answered 503: "the application's text"", as for a message that was answered alone. */
 static void give_named(struct queue *q, int64_t now_ms, struct delivery *d, const struct batch_member *m,
                        const struct answer *a)
 {
@@ -128,8 +128,8 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
         note_bad(q, now_ms, reading);
         break;
     case BATCH_UNKNOWN:
-        /* A single message may be at fault itself: it is released until an answer shows that batches are known, as
-         * often as it would be tried otherwise. */
+        /* A single message may be at fault itself: it is released until an answer shows that the application knows
+         * batches, as often as it would be tried otherwise. */
         if (r->n_sent > 1 || request_first(r)->n_given_back >= q->rules.max_attempts)
             life_everything_fails(q, now_ms, PAUSE_NO_BATCHES, a->brief);
         else
@@ -158,8 +158,8 @@ static enum verdict verdict_of_success(const struct queue *q, enum batch_verdict
     return v == BATCH_ACCEPTED ? VERDICT_ACCEPTED : VERDICT_CHECK;
 }
 
-/* 429 or 503: may one member be the cause? Only if another request succeeds meanwhile. A redelivered message may have been
- * refused with others before: max_hold may end before its next attempt. */
+/* Could this member have caused a 429 or 503? Only if another request succeeds meanwhile. A redelivered message may
+ * have been refused with others before: max_hold may end before its next attempt. */
 static bool may_be_refused_for_one(const struct queue *q, struct delivery *d)
 {
     struct delivery_answer *a = &d->answer;
@@ -202,7 +202,8 @@ static enum verdict verdict_in_company(struct queue *q, struct delivery *d, enum
     return VERDICT_BAD_ANSWER;
 }
 
-/* A whole answer, for one of the members. A message alone is judged as without batches. */
+/* Gives one of the members an answer for the whole request. A member that was sent alone is judged as without
+ * batches. */
 static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum batch_verdict v,
                        const struct answer *a)
 {
@@ -219,7 +220,7 @@ static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum
     member_answered(q, now_ms, d, own, a);
 }
 
-/* Behind a message of its key that has failed. Should its row be completed, its release shows that. */
+/* Releases a member behind a failed message of its key. If its row is completed, the release shows that. */
 static void give_unattempted(struct queue *q, int64_t now_ms, struct delivery *d, const struct answer *a)
 {
     struct answer own = *a;
@@ -282,7 +283,7 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
         held_leave_request(q, now_ms, w.deliveries[i]);
         give(q, now_ms, w.deliveries[i], &w.members[i], w.unattempted[i], reading.verdict, &shown);
     }
-    assert(!r->members.len); /* each has its answer */
+    assert(!r->members.len); /* each member has its answer */
     work_deinit(&w);
-    buf_deinit(&r->body); /* deliveries that wait for long remember the request */
+    buf_deinit(&r->body); /* deliveries that wait for long keep the request */
 }

@@ -4,5 +4,5 @@
 
 /* The answer to a request with several messages. Private to the core. */
 
-/* r is over: each member that awaits its answer gets one, as if it had been answered alone. */
+/* Ends the request: each member that awaits its answer gets one, as if it had been answered alone. */
 void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const struct answer *a);

@@ -15,8 +15,7 @@
 
 enum { HANG_CAP = 8 }; /* after a window without an answer: 8 messages in a request, then 1 */
 
-/* As many requests as are in flight at once set the circuit breaker, at least BRAKE_LEAST: no more of them show that
- * everything fails. */
+/* The circuit breaker is set by as many failed requests as can be in flight at once, and at least BRAKE_LEAST. */
 int batches_failure_weight(const struct queue *q)
 {
     int least = q->rules.concurrency > BRAKE_LEAST ? q->rules.concurrency : BRAKE_LEAST;
@@ -29,7 +28,7 @@ size_t batches_most_open(const struct queue *q)
     return q->share->n_in_flight * (batches_are_on(q) ? (size_t)q->rules.batch.max_messages : 1);
 }
 
-/* --- its size --- */
+/* --- the size of a request --- */
 
 static size_t least(size_t a, size_t b)
 {
@@ -73,10 +72,11 @@ void batches_learn_too_large(struct queue *q, const struct request *r)
         note_size(q, "a request was answered 413");
 }
 
-/* --- its members --- */
+/* --- the members of a request --- */
 
-/* Everything is refused again and again: a single message shows whether that is one member's fault. Halves would not: an
- * overloaded application refuses them, too. A redelivered message may have been refused often before. */
+/* Must the message be sent alone, since everything is refused again and again? That shows whether one member is at
+ * fault. Halves would not: an overloaded application refuses them too. A redelivered message may have been refused
+ * often before. */
 static bool is_probe(const struct queue *q, const struct delivery *d)
 {
     return q->share->limiter.slow_since_ms &&
@@ -119,15 +119,15 @@ uint32_t batches_share(const struct queue *q, const struct delivery *d)
     return (uint32_t)(SLOT_UNITS / n);
 }
 
-/* Messages that failed together go with each other only: a new neighbour would be suspected for nothing. */
+/* Messages that failed together share requests only with each other: a new neighbour would be suspected for nothing. */
 static bool is_of_one_kind(const struct queue *q, const struct delivery *a, const struct delivery *b)
 {
     if (quarantine_has(q, a) != quarantine_has(q, b))
         return false;
     if (!quarantine_has(q, a) && (b->claim.alone || b->claim.crashes))
         return false;
-    /* Rows keep the cap, but not the request: after a restart only the caps are compared, so no request is larger than
-     * the cap of a member. */
+    /* Rows keep the cap, but not the request. After a restart only the caps are compared, so no request is larger
+     * than the cap of a member. */
     return a->claim.batch_cap == b->claim.batch_cap &&
            (!a->claim.batch_cap || a->claim.failed_with == b->claim.failed_with);
 }
@@ -157,7 +157,7 @@ static void body_add(struct queue *q, struct request *r, const struct delivery *
     envelope_add(&r->body, &e);
 }
 
-/* False: it does not fit, and nothing is changed. */
+/* Adds a member. False: it does not fit, and nothing is changed. */
 static bool member_add(struct queue *q, struct request *r, struct delivery *d, const struct delivery *before,
                        struct buf *token)
 {
@@ -179,7 +179,7 @@ static bool member_add(struct queue *q, struct request *r, struct delivery *d, c
     return true;
 }
 
-/* A member of an ordered queue: those behind it in its key go with it. */
+/* Adds a member of an ordered queue, with the messages behind it in its key. */
 static void run_add(struct queue *q, int64_t now_ms, struct request *r, struct delivery *d, size_t most,
                     may_accompany_fn *may, struct buf *token)
 {
@@ -190,7 +190,7 @@ static void run_add(struct queue *q, int64_t now_ms, struct request *r, struct d
             return;
 }
 
-/* Ready messages, a run counted once: it cannot be divided among the slots. */
+/* Number of ready messages. A run counts once, since it cannot be divided among the slots. */
 static size_t n_ready(const struct queue *q)
 {
     size_t n = 0;

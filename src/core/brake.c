@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-/* Without a breaker, or while no message succeeds, the counts may grow for weeks: they stop here. */
+/* The counts stop here. Without a breaker, or while no message succeeds, they may grow for weeks. */
 enum { COUNT_MOST = 1000000000 };
 
 static int count_more(int n, int by)
@@ -34,7 +34,7 @@ static struct brake_member *find_member(struct brake *b, uint64_t id)
     return NULL;
 }
 
-/* The former delivery of a message that has no id of its own. */
+/* Finds the former delivery of a message that has no id of its own. */
 static struct brake_member *find_former(struct brake *b, const struct brake_failure *f)
 {
     for (int i = 0; f->again && i < b->n && i < BRAKE_IDS; i++)

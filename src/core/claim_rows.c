@@ -11,7 +11,7 @@
 
 enum { DUPLICATES_OVER = 128 /* answers in the moving average of duplicates */ };
 
-/* Near the delivery limit, and without a possible renewal. */
+/* Is the message near its delivery limit, without a possible renewal? */
 static bool is_near(const struct queue *q, const struct delivery *d)
 {
     return held_is_near(q, d) && !held_can_renew(q, d);
@@ -73,8 +73,8 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
     }
 }
 
-/* A wait longer than any backoff was requested by the application, or comes from a clock that has jumped and
- * may be corrected: the row is read now and then. */
+/* A wait longer than any backoff was requested by the application, or comes from a clock that jumped and may be
+ * corrected: the row is read now and then. */
 static int64_t due_look_ms(const struct queue *q, int64_t wait_ms)
 {
     int64_t most = q->rules.max_backoff_ms > HELD_LOOK_MS ? q->rules.max_backoff_ms : HELD_LOOK_MS;
@@ -84,7 +84,7 @@ static int64_t due_look_ms(const struct queue *q, int64_t wait_ms)
     return wait_ms > 0 ? wait_ms : 1;
 }
 
-/* The claim owner; or the row's last error, without the application's own text. */
+/* Length of the claim owner's name, or of the row's last error without the application's own text. */
 static int parked_text_len(const struct row *r)
 {
     size_t len = r->detail.len;
@@ -127,7 +127,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
     if (d->message && is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
         return life_dead_letter_held(q, now_ms, d);
     }
-    /* Its owner may be an earlier start of this instance, whose token outlives the next two crashes. */
+    /* The owner may be an earlier start of this instance, whose token outlives the next two crashes. */
     if (held_can_renew(q, d) && held_is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
         return life_renew(d);
     }
@@ -138,7 +138,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
                                                      : HELD_LOOK_MS));
 }
 
-/* Are all its attempts used up, as its row was last read? */
+/* Were all attempts used up when the row was last read? */
 static bool is_exhausted(const struct queue *q, const struct delivery *d)
 {
     return delivery_owns_row(d) && !delivery_has_token(d) &&
@@ -166,7 +166,7 @@ static bool may_be_tried(const struct queue *q, const struct delivery *d)
     }
 }
 
-/* Do others wait for the key, the room or the credit of this message, so that none can be tried? */
+/* Do others wait for the key, the room or the credit of this message, so that none of them can be tried? */
 static bool is_in_the_way(const struct queue *q, const struct delivery *d)
 {
     bool key_waits = d->place.line && d->place.line->places.len > 1;
@@ -185,7 +185,7 @@ static bool is_in_the_way(const struct queue *q, const struct delivery *d)
     return true;
 }
 
-/* While everything fails the message may not be at fault. */
+/* While everything fails, the message may not be at fault. */
 static struct step row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     d->claim.of_row = CLAIM_ENDED;
@@ -204,8 +204,7 @@ static struct step row_exhausted(struct queue *q, int64_t now_ms, struct deliver
         return life_dead_letter(q, now_ms, d, DEAD_ATTEMPTS, LETTER_UNCLAIMED);
 }
 
-/* Was the first body completed? Of an entry of the history, which always was, only a part of the fingerprint is
- * known, so it cannot be adopted. */
+/* Was the first body completed? An entry of the history has only a part of the fingerprint, so it cannot be adopted. */
 static bool first_is_completed(struct slice detail)
 {
     static const char text[] = "\"first_status\" : \"completed\"";
@@ -213,8 +212,8 @@ static bool first_is_completed(struct slice detail)
     return detail.len && memmem(detail.data, detail.len, text, sizeof(text) - 1);
 }
 
-/* With on_body_mismatch: duplicate this copy stands for the first body: takes its fingerprint from the
- * answer's JSON. */
+/* Takes the fingerprint of the first body from the answer's JSON. With `on_body_mismatch: duplicate` this copy stands
+ * for that body. */
 static bool adopt_fingerprint(struct delivery *d, struct slice detail)
 {
     static const char key[] = "\"first_fingerprint\" : \"";

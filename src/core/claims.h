@@ -2,9 +2,9 @@
 
 #include "core/life.h"
 
-/* Selects the next delivery to claim, look up or forward, and manages the slots of the queue and its
- * application. Private to the core. Each returns false if none is possible now; else the delivery is taken,
- * and *ret must be carried out. */
+/* Selects the next delivery to claim, look up or forward, and manages the slots of the queue and its application.
+ * Each function returns false if none is possible now; otherwise the delivery is taken, and *ret must be carried out.
+ * Private to the core. */
 bool next_look(struct queue *q, int64_t now_ms, struct action *ret);
 bool next_claim(struct queue *q, int64_t now_ms, struct action *ret);
 bool next_forward(struct queue *q, int64_t now_ms, struct action *ret);
@@ -12,7 +12,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret);
 /* Slots of the queue that are taken: requests in flight, claims on their way, messages answered 202. */
 int claims_n_slots(const struct queue *q);
 
-/* When one of them may answer differently without a new fact; INT64_MAX: never. */
+/* Time at which one of them may answer differently without a new fact; INT64_MAX: never. */
 int64_t claims_deadline(const struct queue *q, int64_t now_ms);
 
 /* The delivery at this link of a list. */
@@ -21,7 +21,7 @@ static inline struct delivery *action_at(struct link *k)
     return container_of(k, struct delivery, in_list);
 }
 
-/* Marks its operation as sent by this action. Returns true. */
+/* Marks the delivery's operation as sent by this action. Returns true. */
 static inline bool action_take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
                                struct action *ret)
 {

@@ -10,7 +10,7 @@ static size_t largest(const struct consumer *c)
     return c->largest.seen > c->largest.before ? c->largest.seen : c->largest.before;
 }
 
-/* How many deliveries of the largest recent size fit. */
+/* Number of deliveries of the largest recent size that fit. */
 static size_t fitting(const struct consumer *c, const struct consumer_load *l)
 {
     size_t each = largest(c), room = l->max_bytes > l->n_bytes ? l->max_bytes - l->n_bytes : 0;
@@ -54,7 +54,7 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
         return true;
     if (c->prefetch > 1 && largest(c) * (size_t)c->prefetch > l->max_bytes)
         return true;
-    /* A prefetch that limits the throughput grows back. */
+    /* A reduced prefetch that limits the throughput grows back. */
     return now_ms - c->started_ms >= REGROW_MS && c->prefetch < l->prefetch &&
            c->n_used * 2 >= (size_t)c->prefetch && fits >= 2 * c->prefetch;
 }
@@ -78,7 +78,7 @@ void consumer_depth(struct consumer *c, int64_t depth, bool no_queue)
     c->watch.no_queue = no_queue;
 }
 
-/* Why deliveries cannot come although they should; NULL: all is well. */
+/* Reason why deliveries cannot come although they should; NULL: none. */
 static const char *stuck_reason(const struct consumer *c)
 {
     switch (c->state) {
@@ -108,7 +108,7 @@ enum consumer_remedy consumer_watch(struct consumer *c, int64_t now_ms, int64_t 
         w->stuck_for = reason;
         w->since_ms = now_ms;
     }
-    /* Only a depth measured after the last delivery counts. */
+    /* Only a depth that was measured after the last delivery counts. */
     if (may_come && w->depth_of_ms < w->since_ms) {
         bool patient = now_ms - w->since_ms < stuck_ms / 2;
 

@@ -47,10 +47,10 @@ void database_unlinked(struct database *b, const char *reason)
     snprintf(b->reason, sizeof(b->reason), "%s", reason);
 }
 
-/* The codes of PostgreSQL's appendix A that are about the server or the session, never about an item. Any
- * other error may be one item's fault: a broken page (XX001), an unreadable file (58030), too little memory
- * (53200) or a permission that a user's trigger lacks (42501). A try, sent at once, decides. A full disk is
- * not tested so: it has room for the row of a try now and then. */
+/* Codes of PostgreSQL's appendix A about the server or the session, never about an item. Any other error may be one
+ * item's fault: a broken page (XX001), an unreadable file (58030), too little memory (53200), a permission that a
+ * user's trigger lacks (42501). A test statement, sent at once, decides. Not so for a full disk, which has room for a
+ * test row now and then. */
 static bool is_lasting(const char *sqlstate)
 {
     static const char *const lasting[] = {"08", "25", "28", "3D", "53100", "57P"};
@@ -61,7 +61,7 @@ static bool is_lasting(const char *sqlstate)
     return false;
 }
 
-/* Soon after a successful try the backoff continues: a full disk has room for one row now and then. */
+/* A refusal soon after a successful test continues the backoff: a full disk has room for one row now and then. */
 static void database_refuse(struct database *b, int64_t now_ms, const char *reason)
 {
     int64_t wait_ms = DATABASE_TRY_FIRST_MS;

@@ -12,7 +12,7 @@ enum { LOOKED_AT = 32, TOLD = 3 };
 
 void error_text_set(struct delivery *d, const char *error, const char *said)
 {
-    assert(error || !said); /* words of the application go with an error */
+    assert(error || !said); /* the application's text goes with an error */
     char *copy = error ? mem_copy(error, strlen(error)) : NULL; /* `error` may be the present text */
     char *copy_said = said ? mem_copy(said, strlen(said)) : NULL;
 
@@ -57,7 +57,7 @@ static size_t count_error(struct list *l, const char *error)
     return n;
 }
 
-/* The commonest error that is not in `told` yet; NULL: none. */
+/* Most frequent error that is not in `told` yet; NULL: none. */
 static const char *next_error(struct list *l, const struct texts *told)
 {
     const char *best = NULL;

@@ -121,7 +121,7 @@ static int named_compare(const void *a, const void *b)
     return order ? order : (x->at > y->at) - (x->at < y->at);
 }
 
-/* Marks fields that cannot be plain members of an exact object. The caller frees the result; NULL: none. */
+/* Marks the fields that cannot be plain members of an exact object. The caller frees the result; NULL: none. */
 static bool *odd_names(const struct field *fields, size_t n)
 {
     struct named *sorted = mem_zalloc(n, sizeof(*sorted));

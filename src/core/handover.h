@@ -5,12 +5,12 @@
 
 /* The part of core/handover.c that other files of the core call, for ordered queues only. */
 
-/* The priority of the subscription that begins now. */
+/* Returns the priority of the subscription that begins now. */
 int64_t handover_subscribes(struct queue *q);
 
 void handover_delivered(struct queue *q, int64_t now_ms);
 
-/* is_planned: order_stop has closed the channel. Returns when it may subscribe again after that. */
+/* is_planned: order_stop has closed the channel. Returns the time from which the queue may subscribe again. */
 int64_t handover_channel_lost(struct queue *q, int64_t now_ms, bool is_planned);
 
 /* Call it once a second. */

@@ -1,9 +1,9 @@
-/* HTTP request fields from an AMQP delivery. Pure; any thread. Runs once per forward, so it writes into one
- * buffer and allocates nothing.
+/* HTTP request fields from an AMQP delivery. Pure; any thread. This runs once per forward, so it writes into one buffer
+ * and allocates nothing.
  *
- * Every value from outside is percent-encoded or was checked byte by byte (trace_context.c, media_type.c), so
- * that no value can end its line. An optional field is written first and removed if it exceeds the bound of
- * all optional fields; values that are far too large are not written at all. */
+ * A value from outside is percent-encoded, or was checked byte by byte (trace_context.c, media_type.c), so that it cannot
+ * end its line. An optional field is written, then removed if it exceeds the bound of all optional fields. Values that
+ * are far too large are not written at all. */
 
 #include "onceward/core/headers.h"
 
@@ -16,8 +16,8 @@
 
 enum { LINE_OVERHEAD = 4 /* ": " and CR LF on the wire */ };
 
-/* Names of one kind of optional field already sent: servers would join a second field of the same name to the
- * first. */
+/* Names of the optional fields of one kind that were written: servers would join a second field of the same name to
+ * the first. */
 struct names_sent {
     struct slice names[OPTIONAL_HEADERS_MAX];
     size_t n;
@@ -56,7 +56,7 @@ static void add_number(struct buf *out, int64_t value)
     buf_add(out, p, (size_t)(digits + sizeof(digits) - p));
 }
 
-/* Could a value of at least len bytes fit? If not, counts it. */
+/* Could a value of at least len bytes fit? Otherwise the field is counted as dropped. */
 static bool optional_begin(struct writer *w, size_t len)
 {
     w->start = w->b->text.len;
@@ -81,8 +81,8 @@ static bool optional_end(struct writer *w)
     return true;
 }
 
-/* An optional field with a percent-encoded value. Absent and empty values are not sent, since servers and
- * HTTP libraries do not tell them apart. */
+/* Adds an optional field with a percent-encoded value. Absent and empty values are not sent, since servers and HTTP
+ * libraries do not tell them apart. */
 static void add_optional(struct writer *w, struct slice name, struct slice value)
 {
     if (!value.len || !optional_begin(w, name.len + value.len + LINE_OVERHEAD))
@@ -135,7 +135,7 @@ static struct slice trim(struct slice s)
     return s;
 }
 
-/* The content coding as its registered name, or NULL (RFC 9110, 8.4.1: compared without case). */
+/* Finds the registered name of a content coding, or NULL (RFC 9110, 8.4.1: compared without case). */
 static const char *coding_find(struct slice s)
 {
     static const char *const known[] = {"gzip", "deflate", "br", "zstd", "compress", "identity"};
@@ -261,8 +261,7 @@ static void write_content(struct writer *w, const struct message *m, struct slic
     }
 }
 
-/* CloudEvents' canonical texts (CloudEvents 1.0.2, type system): a timestamp is RFC 3339, binary is base64.
- */
+/* CloudEvents' canonical texts (CloudEvents 1.0.2, type system): a timestamp is RFC 3339, binary is base64. */
 static bool event_value_add(struct buf *value, const struct field *f)
 {
     enum { YEAR_10000 = 253402300800 };
@@ -285,12 +284,11 @@ static bool is_event_name(struct slice name)
     for (size_t i = 0; i < name.len; i++)
         if (!(name.data[i] >= 'a' && name.data[i] <= 'z') && !(name.data[i] >= '0' && name.data[i] <= '9'))
             return false;
-    /* The field Content-Type has the first, the body is the second (CloudEvents HTTP binding, 3.1.1 and
-     * 3.1.2). */
+    /* The field Content-Type carries the first, the body is the second (CloudEvents HTTP binding, 3.1.1 and 3.1.2). */
     return name.len && !slice_equal(name, SLICE("datacontenttype")) && !slice_equal(name, SLICE("data"));
 }
 
-/* "<prefix><name>: " and the percent-encoded value, a scalar of any kind. Empty values are not written. */
+/* Adds "<prefix><name>: " and the percent-encoded value, a scalar of any kind. Empty values are not written. */
 static void add_scalar(struct writer *w, struct slice prefix, struct slice name, const struct field *f,
                        bool event)
 {
@@ -409,7 +407,7 @@ static void write_whole_table(struct writer *w, const struct message *m)
         !optional_begin(w, sizeof("Amqp-Headers") - 1 + LINE_OVERHEAD + json_at_least(m) / 3 * 4))
         return;
     FIELD(w->b, "Amqp-Headers");
-    /* The JSON is written at the end, then its base64url behind it, which is then moved over the JSON. */
+    /* The JSON is written at the end, with its base64url behind it, which then replaces it. */
     size_t json_at = out->len;
     fields_to_json(out, m->headers, m->n_headers, false);
     size_t json_len = out->len - json_at;

@@ -79,8 +79,8 @@ bool held_is_idle(const struct delivery *d)
            operation_info(d->op)->idle;
 }
 
-/* A delivery that waits for its next attempt holds no credit either: valid messages may follow a whole
- * prefetch of such deliveries. */
+/* A delivery that waits for its next attempt holds no credit either: valid messages may follow a whole prefetch of
+ * such deliveries. */
 bool held_is_parked(const struct delivery *d)
 {
     if (d->phase != PHASE_WANTED)
@@ -128,7 +128,7 @@ static bool takes_slot(const struct delivery *d)
                                     (d->op == OP_FORWARD && d->phase == PHASE_WANTED));
 }
 
-/* Is it quarantined, or does it wait for that? A member of a group that is claimed again asks for it again. */
+/* Is it quarantined, or waiting for quarantine? A member of a group that is claimed again asks again. */
 static bool keeps_place(const struct queue *q, const struct delivery *d)
 {
     if (quarantine_has(q, d) && d->claim.alone && d->op == OP_CLAIM && d->phase == PHASE_WANTED)
@@ -163,7 +163,7 @@ static void unreserve_slot(struct queue *q, const struct delivery *d)
         application_unreserve(q->application);
 }
 
-/* After a move. took: did it take a slot before? */
+/* Updates the slots after a move. took: whether the delivery took a slot before. */
 static void account_slot(struct queue *q, struct delivery *d, bool took)
 {
     bool takes = takes_slot(d);
@@ -273,7 +273,7 @@ static void lead_id(struct queue *q, struct delivery *d)
     d->leader = d;
 }
 
-/* Is the leader's body that of the row? Only a claim shows that; a released or failed message keeps its row. */
+/* Does the leader's body match the row? Only a claim shows that; a released or failed message keeps its row. */
 static bool knows_its_row(const struct delivery *leader)
 {
     if (!delivery_owns_row(leader) || delivery_is_rowless(leader) || leader->op == OP_LOOK)
@@ -281,7 +281,7 @@ static bool knows_its_row(const struct delivery *leader)
     return leader->op != OP_CLAIM || (leader->wait == WAIT_DUE && !delivery_has_token(leader));
 }
 
-/* Does an earlier delivery of that id wait for one that has ended since? */
+/* Does an earlier delivery of the same id wait as surplus? Its leader may have ended. */
 static bool has_earlier_surplus(const struct queue *q, const struct delivery *d)
 {
     list_each(&q->held.waiting[WAIT_SURPLUS], k)
@@ -351,7 +351,7 @@ static void drop_id(struct queue *q, struct delivery *d)
         list_remove(&leader->followers, &d->in_leader);
 }
 
-/* Makes the first follower the leader of the others, with the known facts of the row. NULL: no follower. */
+/* Makes the first follower the leader of the others, and hands over the known facts about the row. NULL: no follower. */
 static struct delivery *promote_follower(struct queue *q, struct delivery *d)
 {
     struct delivery *heir = held_first_follower(d), *f;
@@ -498,7 +498,7 @@ static void list_end_all(struct queue *q, struct list *l)
     while ((k = list_first(l))) {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
-        d->leader = NULL; /* there is no follower to take over */
+        d->leader = NULL; /* no follower takes over */
         held_end(q, 0, d);
     }
 }
@@ -560,8 +560,8 @@ void queue_room(const struct queue *q, struct queue_room *ret)
         return;
     }
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
-    /* A delivery near the limit is stored, which needs its body. One at a time, so that the bound is exceeded
-     * by one message only. The queue's kind may be learnt from this very delivery. */
+    /* A delivery near the limit is stored, which needs its body. Only one at a time, so that a single message exceeds
+     * the bound. The queue's kind may be learnt from this very delivery. */
     if (q->share->n_bytes <= q->rules.max_bytes)
         ret->near_count = returns_renew_count(&q->returns);
     if (!q->share->n_bytes) { /* a single message may exceed the bound, with its headers */

@@ -2,9 +2,9 @@
 
 #include "onceward/core/queue.h"
 
-/* The deliveries of a queue: each is in one list, by its operation and phase or by its wait. Also their
- * timers, their places beside others of their ids, the broker's tags, and the credit in use. Only these
- * functions change any of that. Private to the core. */
+/* The deliveries of a queue. Each is in one list, by its operation and phase or by its wait. Also their timers, their
+ * places beside others of their ids, the broker's tags, and the credit in use. Only these functions change any of
+ * that. Private to the core. */
 
 enum { N_FOLLOWERS_MAX = 16 }; /* further copies wait for the row */
 
@@ -15,32 +15,32 @@ void held_deinit(struct queue *q);
  * largest bodies. The properties and headers of all messages may take as much again, or 16 KiB each. */
 size_t held_ordered_most(const struct queue *q);
 
-/* Adds a delivery, in no list yet: its first step follows. */
+/* Adds a delivery to no list yet: its first step follows. */
 struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a);
 
-/* Moves it to another list and clears its timer. For life.c only. */
+/* Moves the delivery to another list and clears its timer. For life.c only. */
 void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,
                enum wait_reason wait);
 
-/* Moves it to the end of its list. */
+/* Moves the delivery to the end of its list. */
 void held_put_behind(struct queue *q, struct delivery *d);
 
 /* Ends the delivery. For life.c only. */
 void held_end(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Removes it from its request, whose answer no longer matters to it; no-op without a request. */
+/* Removes the delivery from its request, whose answer no longer matters to it. Without a request, does nothing. */
 void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Answered 202: it keeps its slot of the application until the row is completed; until_ms 0: it is. */
+/* After a 202 the delivery keeps its slot of the application until the row is completed. until_ms 0: the row is. */
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms);
 
-/* The position of a delivery among others of its id: it leads, follows, waits (too many follow, or it is not known
- * whose body the row has), or has another body than the leader's row. On an ordered queue the leader is the earliest
- * arrival, and the followers are in the order of arrival: so a message is completed in the place of its first copy,
- * whatever keys the copies have. */
+/* Position of a delivery among others of its id. It leads, follows, waits (too many follow, or the row's body is
+ * unknown), or differs from the body of the leader's row. On an ordered queue the leader is the earliest arrival and
+ * the followers are in that order: a message is completed in the place of its first copy, whatever keys the copies
+ * have. */
 enum join { JOIN_LEADS, JOIN_FOLLOWS, JOIN_SURPLUS, JOIN_MISMATCH };
 enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader);
-/* Detaches it from the others of its id. Returns the follower that now leads them, which has no step yet;
+/* Detaches the delivery from the others of its id. Returns the follower that now leads them, which has no step yet;
  * NULL: none. For life.c only. */
 struct delivery *held_step_down(struct queue *q, struct delivery *d);
 struct delivery *held_first_follower(struct delivery *d); /* removed from the followers; NULL: none */
@@ -48,13 +48,13 @@ struct delivery *held_first_follower(struct delivery *d); /* removed from the fo
 /* Frees the message, and returns its bytes to max_bytes. */
 void held_drop_body(struct queue *q, struct delivery *d);
 
-/* Removes its tag when it is acked, rejected or requeued, or will be. */
+/* Removes the tag of a delivery that is acked, rejected or requeued, or will be. */
 void held_drop_tag(struct queue *q, struct delivery *d);
 
-/* Could a copy be published to its own queue? */
+/* Could a copy be published to the message's own queue? */
 bool held_can_renew(const struct queue *q, const struct delivery *d);
 
-/* Is it near the broker's delivery limit, so that it must be renewed, or else stored whole? */
+/* Is the delivery near the broker's delivery limit, so that it must be renewed, or else stored whole? */
 bool held_is_near(const struct queue *q, const struct delivery *d);
 
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d);

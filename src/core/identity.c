@@ -93,8 +93,8 @@ int identity_parse(struct slice text, struct identity_source *out, struct fault 
 static bool source_read(const struct identity_source *s, const struct message *m, identity_json_fn *json,
                         struct buf *id);
 
-/* All values are required. Each is percent-encoded, so that different lists of values have different texts.
- * empty: one value was. */
+/* Adds a value of a joined id. All values are required. Each is percent-encoded, so that different lists of values
+ * have different texts. empty: set if one was. */
 static void join_add(struct buf *id, struct slice value, bool first, bool *empty)
 {
     if (!first)

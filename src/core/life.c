@@ -9,11 +9,13 @@
  *       limit:   RENEW ─▶ PUBLISH ─▶ ACK                       │ ▲
  *                                                     extended └▶ FORWARD, as before
  *
- * Every operation but ACK, REJECT and REQUEUE is wanted, sent and answered. A wanted one may wait: for its time, for
- * a lock, for a leader. A request that times out: its operation becomes REVOKE, while the request is in flight.
- * While the row is locked, REVOKE waits (LOCKED) and is sent again; an answer that comes before REVOKE is sent is
- * dealt with at once, and one that comes while it is sent is kept until the row has answered. Then the attempt is
- * failed and waits for its time, or is completed, or the token was extended and the request is in flight as before.
+ * Every operation but ACK, REJECT and REQUEUE is wanted, sent and answered. A wanted operation may wait for its time,
+ * a lock or a leader.
+ *
+ * When a request times out, the operation becomes REVOKE while the request stays in flight. While the row is locked,
+ * REVOKE waits (LOCKED) and is sent again. An answer before REVOKE is sent counts at once; one that arrives while
+ * REVOKE is sent is kept until the row has answered. Then the attempt is failed and waits for its time, or is
+ * completed, or the token was extended and the request is in flight as before.
  *
  * The table of steps: a fact about a delivery whose operation is wanted or sent may be followed by these operations.
  * When its channel is gone, `end` and `release` may follow every fact. A test compares this table with that of the
@@ -248,7 +250,7 @@ const char *life_fact_name(enum fact fact)
 
 /* --- carrying a step out --- */
 
-/* A consequence for another delivery, taken in the next round. */
+/* Queues a consequence for another delivery, for the next round. */
 static void life_follows(struct queue *q, struct delivery *d, enum operation op)
 {
     struct queue_consequences *c = &q->consequences;
@@ -261,10 +263,9 @@ static void life_follows(struct queue *q, struct delivery *d, enum operation op)
     c->items[c->n++] = (struct consequence){.d = d, .op = op};
 }
 
-/* A death that waits for the circuit breaker only waits: it may never be written, and the copy that is redelivered
- * would wait beside it. A dead letter without a row would be one of two: that copy has its own. But near the delivery
- * limit this may be the last copy. Dead letters with a row are written in any case: there is one, by whichever
- * replica. */
+/* Is a dead letter left to the redelivered copy when the channel is gone? Yes while it waits for the circuit
+ * breaker, or without a row, since the copy would get a second one. Not near the delivery limit, where this
+ * may be the last copy, nor with a row, which keeps the letter single. */
 static bool waits_to_die(const struct queue *q, const struct delivery *d, enum operation op,
                          enum wait_reason wait)
 {
@@ -274,9 +275,8 @@ static bool waits_to_die(const struct queue *q, const struct delivery *d, enum o
            !returns_is_near(&q->returns, d->copy.delivery_count);
 }
 
-/* The channel is gone: a delivery that lives by its tag alone has nothing left to do, since the broker delivers it
- * again. But its row may hold a claim of ours, which is released first, so that the next owner neither waits for its
- * end nor is charged for it. */
+/* A delivery whose channel is gone ends, since the broker delivers it again. A claim of ours is released
+ * first: the next owner then neither waits for its end nor is charged for it. */
 static struct step life_without_channel(const struct queue *q, struct delivery *d, struct step s)
 {
     bool leaves = s.effects & EFFECT_LEAVE_REQUEST;
@@ -309,8 +309,8 @@ static bool life_is_allowed(const struct queue *q, const struct delivery *d, enu
     return (life_allows(d->op, d->phase, fact) | more) & to;
 }
 
-/* The table does not allow the step: the delivery is requeued; on an ordered queue all are, with their channel. Without
- * its channel it ends, since the broker delivers it again. */
+/* Step in place of one that the table does not allow: the delivery is requeued, or ends without its channel.
+ * On an ordered queue all deliveries return with their channel. */
 static struct step life_bug(struct queue *q, int64_t now_ms, const struct delivery *d, enum fact fact,
                             struct step s)
 {
@@ -345,7 +345,7 @@ static void life_effects(struct queue *q, int64_t now_ms, struct delivery *d, co
         life_follows(q, f, OP_CLAIM);
 }
 
-/* Its row is completed or dead, and only the broker is still to be told. */
+/* Is the row completed or dead, with only the ack or reject left? */
 static bool ends_its_turn(const struct step *s)
 {
     if (s->kind != STEP_WANT && s->kind != STEP_WAIT)
@@ -353,13 +353,14 @@ static bool ends_its_turn(const struct step *s)
     return operation_info(s->op)->link == LINK_BROKER;
 }
 
-/* Partitions that share a circuit breaker number their deliveries alike. */
+/* Partitions that share a circuit breaker use the same refs; the queue's number tells them apart. */
 static uint64_t delivery_hash(const struct queue *q, const struct delivery *d)
 {
     return hash_number(q->number << 40 | (d->ref & 0xffffffffff));
 }
 
-/* Carries one step out. The only place where operation, phase and wait of a delivery change, and where it ends. */
+/* Carries one step out. Only here do operation, phase and wait of a delivery change, and only here does it
+ * end. */
 static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
 {
     struct delivery *next;
@@ -407,7 +408,7 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
     }
 }
 
-/* The leader of an id is claimed when the messages before it in its key have ended, or with them: see runs.h. */
+/* The leader of an id is claimed after the earlier messages of its key, or together with them: see runs.h. */
 static struct step life_in_order(const struct delivery *d, enum fact fact, struct step s)
 {
     bool claims = s.op == OP_CLAIM && (s.kind == STEP_WANT || (s.kind == STEP_WAIT && s.wait == WAIT_BRAKE));
@@ -424,7 +425,7 @@ static void life_take(struct queue *q, int64_t now_ms, struct delivery *d, enum 
 
 /* --- the circuit breaker, and operators --- */
 
-/* Place of its id in the list of ids that are given up; NULL: none. */
+/* Finds the message in the list of ids that are given up. NULL: not there. */
 static char *find_given_up(const struct queue *q, const struct delivery *d)
 {
     for (size_t at = 0; at < q->commands.ids_len; at += strlen(q->commands.ids + at) + 1)
@@ -450,8 +451,8 @@ void life_given_up_is_dead(struct queue *q, const struct delivery *d)
     q->commands.ids_len -= len;
 }
 
-/* Identity for the circuit breaker. A message without an id that a dead-letter exchange redelivers is the same each
- * time, as far as its body tells. */
+/* Identity of a message for the circuit breaker. Without an id, a message that a dead-letter exchange
+ * redelivers is recognised by its body. */
 static uint64_t brake_id(const struct queue *q, const struct delivery *d)
 {
     if (d->id_len)
@@ -480,8 +481,8 @@ static bool count_failure(struct queue *q, int64_t now_ms, const struct brake_fa
     return q->share->brake.on;
 }
 
-/* A message that failed beside others that succeeded says nothing about the application, and a request that failed as a
- * whole was counted then. */
+/* A failure beside members that succeeded says nothing about the application. A request that failed as a
+ * whole was counted once already. */
 static bool says_nothing_about_others(const struct delivery *d)
 {
     const struct request *r = d->request;
@@ -489,7 +490,7 @@ static bool says_nothing_about_others(const struct delivery *d)
     return batches_in_company(d) && (r->some_succeeded || r->some_completed || r->failed);
 }
 
-/* Counts a failure of a message. Answers whether the circuit breaker is set now. */
+/* Counts a failure of a message. Returns whether the circuit breaker is on. */
 static bool count_message_failure(struct queue *q, int64_t now_ms, const struct delivery *d, bool no_id)
 {
     struct brake_failure f = {
@@ -555,7 +556,6 @@ struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms)
     return s;
 }
 
-/* The failure is to be written. */
 static void fail_set(struct delivery *d, struct outcome_fail f)
 {
     held_outcome(d, OUTCOME_FAIL);
@@ -573,11 +573,11 @@ struct step life_renew(struct delivery *d)
     assert(d->message && d->id_len);
     d->n_waits = 0;
     return step_with(step_want(OP_PUBLISH), EFFECT_LEAVE_REQUEST |
-                                                EFFECT_DROP_TOKEN | /* its window ends by itself */
+                                                EFFECT_DROP_TOKEN | /* the claim's window ends by itself */
                                                 (d->leader != d ? (unsigned)EFFECT_RELEASE_FOLLOWERS : 0));
 }
 
-/* Would the broker count its return, and is that one too many? */
+/* Must a copy replace the return, since the broker would count it and the limit is near? */
 static bool is_renewed_instead(const struct queue *q, const struct delivery *d)
 {
     return life_must_stay(q, d) && held_can_renew(q, d) && returns_are_counted(&q->returns) &&
@@ -602,8 +602,8 @@ struct step life_reject(void)
     return step_with(step_want(OP_REJECT), EFFECT_LEAVE_REQUEST | EFFECT_RELEASE_FOLLOWERS);
 }
 
-/* A wait is all that keeps a message from going round thousands of times a minute: each round waits for longer, as
- * the broker counts them. */
+/* Grows with each round, as counted by the broker. Without a wait the message would circle thousands of times
+ * a minute. */
 static int64_t circle_wait_ms(struct queue *q, const struct delivery *d)
 {
     enum { FIRST_MS = 2000, LAST_MS = 300000, CROWDED_MS = 1000 };
@@ -615,8 +615,8 @@ static int64_t circle_wait_ms(struct queue *q, const struct delivery *d)
     return backoff_ms(FIRST_MS, most, round < 32 ? (int)round : 32, held_random(q));
 }
 
-/* A dead message that the queue's own dead-letter exchange redelivers waits once before it is rejected again;
- * others of its id do not wait for it. STEP_STAY: it is none. */
+/* A dead message that the queue's own dead-letter exchange redelivers waits once before it is rejected again.
+ * Other copies of its id do not wait for it. STEP_STAY: not such a message. */
 static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery *d, enum operation then)
 {
     static const char why[] = "the queue's dead-letter exchange leads back to it";
@@ -653,7 +653,8 @@ struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *
     return life_reject();
 }
 
-/* A message without a row has no claim. Whether an earlier letter may have been written stays known. */
+/* A message without a row has no claim. `unsure` survives from an earlier try, which may have written a
+ * letter. */
 static void letter_set(struct delivery *d, enum dead_reason why, enum letter_row row)
 {
     if (d->outcome.kind != OUTCOME_DEAD_LETTER)
@@ -704,9 +705,9 @@ struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d, en
     return life_dead_letter(q, now_ms, d, DEAD_OPERATOR, row);
 }
 
-/* A failure that is the message's own, as far as can be known: it is charged; or released where everything fails, or
- * the database's connection broke meanwhile. death: DEAD_NONE, or why it dies of it. only_expired: unless the token was
- * extended. */
+/* A failure that is the message's own, as far as can be known: charged; or released if everything fails, or
+ * the database's connection broke meanwhile. death: the reason if the message dies of it, or DEAD_NONE.
+ * only_expired: only if the token was not extended. */
 static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason death,
                                struct row_changes changes, bool only_expired)
 {
@@ -734,20 +735,20 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
     return life_release(d, delay_ms, changes);
 }
 
-/* In `response` the application may still be at work on a message without an answer, and nothing fences it. So the next
- * message of its key waits for one more window. */
+/* In `response` the application may still work on a message without an answer, and nothing fences it. So the
+ * next message of its key waits for one more window. */
 static bool life_key_waits(const struct queue *q, const struct delivery *d)
 {
     return q->rules.ordered && !q->rules.transaction && d->has_key &&
            d->outcome.request == REQUEST_UNANSWERED;
 }
 
-/* The attempt failed: charged, and dead when it was the last. */
+/* Ends a failed attempt: charged, and dead-lettered if it was the last. */
 static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d, struct row_changes changes,
                              bool only_expired)
 {
-    /* A token that may still be extended is failed by the database's clock; attempts that are used up are then seen
-     * by the next claim. */
+    /* The database's clock decides whether a token that may be extended is over. The next claim then finds
+     * the attempts used up. */
     bool last = d->claim.attempt >= q->rules.max_attempts && !only_expired;
 
     return life_charge(q, now_ms, d, last && !life_key_waits(q, d) ? DEAD_ATTEMPTS : DEAD_NONE, changes,
@@ -774,19 +775,19 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
     return step_wait(OP_DEAD_LETTER, WAIT_BRAKE, INT64_MAX);
 }
 
-/* A message succeeded. */
+/* Counts a success for the circuit breaker. */
 static void life_success(struct queue *q, const struct delivery *d)
 {
     const struct request *r = d->request;
 
-    /* A request from before everything failed says nothing about now. */
+    /* A request that was sent before everything failed says nothing about the present. */
     if ((r && r->is_bad) ||
         (q->share->brake.on && (!r || !r->probation || r->sent_ms < q->share->brake.since_ms)))
         return;
     q->consequences.breaker_reset |= brake_succeeded(&q->share->brake);
 }
 
-/* --- the words of a letter --- */
+/* --- the text of a dead letter --- */
 
 void life_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret)
 {
@@ -804,7 +805,7 @@ void life_limit_words(const struct queue *q, const struct delivery *d, struct bu
 
 struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    /* The application is not at work on it: it dies of its own reason. */
+    /* The application does not have the message, so its dead letter keeps its own reason. */
     if (d->op == OP_DEAD_LETTER && (d->wait == WAIT_BRAKE || delivery_is_rowless(d)))
         return life_dead_letter(q, now_ms, d, delivery_dead_letter(d)->reason, delivery_dead_letter(d)->row);
     bool elsewhere = d->op != OP_PUBLISH && d->op != OP_RENEW;
@@ -816,12 +817,12 @@ struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delive
                      "; its row is claimed elsewhere: check whether it was completed before you redrive it");
     error_text_set(d, buf_text(&text), NULL);
     buf_deinit(&text);
-    delivery_drop_token(d); /* its window ends by itself */
+    delivery_drop_token(d); /* the claim's window ends by itself */
     return step_with(life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, LETTER_ROWLESS),
                      d->leader != d ? (unsigned)EFFECT_RELEASE_FOLLOWERS : 0);
 }
 
-/* A copy that could not be published until now: the message is stored whole. A drain keeps trying. */
+/* Stores a message whole whose copy could not be published. A drain keeps trying to publish it. */
 static struct step life_leave_renewed(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     enum { PUBLISH_MS = 30000 };
@@ -843,7 +844,7 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
     if (life_must_stay(q, d) && !held_can_renew(q, d) && returns_are_counted(&q->returns) &&
         q->drain < DRAIN_LEAVING) {
         if (!d->message || !database_is_up(q->database) || delivery_has_token(d))
-            return step_stay(); /* a message that cannot be stored is held; a claim decides about its own */
+            return step_stay(); /* cannot be stored now, or is claimed: then the claim decides */
         if (d->wait == WAIT_NONE && d->op == OP_CLAIM)
             return step_stay(); /* the next claim decides */
         return life_dead_letter_held(q, now_ms, d);
@@ -888,14 +889,14 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
                  r->detail.len ? r->detail.data : "a statement was refused", r->sqlstate);
         database_refused(q->database, now_ms, r->sqlstate, text, d->op == OP_DEAD_LETTER);
         wait = held_lock_wait_ms(d);
-        /* An item that is refused while the database works for others is tried at growing intervals, up to
+        /* An item that is refused while others are accepted is tried at growing intervals, up to
          * AGAIN_LAST_MS. */
         for (int i = 8; i < d->n_waits && wait < again_last_ms(q); i++)
             wait *= 2;
         if (wait > again_last_ms(q))
             wait = again_last_ms(q);
-        /* Items that were refused in one statement do not come due together: in a few rounds the item at fault is
-         * alone. */
+        /* Jitter: items that were refused in one statement do not come due together, so the item at fault is
+         * soon alone. */
         wait -= (int64_t)(held_random(q) % (uint64_t)(wait / 2 + 1));
     }
     if (d->op == OP_DEAD_LETTER)
@@ -938,7 +939,8 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, d);
         return life_ack();
     }
-    /* Never claimed, as for a letter of a message that was given up: the row may be that of another body. */
+    /* A row that was never claimed here may belong to another body, as for the letter of a message that was
+     * given up. */
     if (!delivery_owns_row(d))
         return row_again(now_ms, d);
     if (failed && d->outcome.http_status / 100 == 2)
@@ -959,8 +961,8 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 }
 /* --- answered, and the row is read --- */
 
-/* A member that is not charged. A token that was accepted may have been extended since, so the database decides whether
- * it is over. */
+/* Ends the attempt of a member that is not charged. A token accepted with 202 may have been extended since,
+ * so the database decides whether it is over. */
 static struct step member_not_charged(struct queue *q, struct delivery *d, bool only_expired)
 {
     assert(batches_in_company(d));
@@ -972,7 +974,7 @@ static struct step member_not_charged(struct queue *q, struct delivery *d, bool 
     return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
 }
 
-/* None of the members is completed: the request has failed as a whole. */
+/* No member is completed: the request has failed as a whole. */
 static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct delivery *d,
                                         bool only_expired)
 {
@@ -1008,7 +1010,7 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
         error_text_set(d, text, NULL);
         row_answered_early(q, now_ms, d, false);
     }
-    if (crashed && !d->claim.alone) { /* perhaps of it, perhaps of a neighbour: alone it will show */
+    if (crashed && !d->claim.alone) { /* by this message or a neighbour: quarantine will show */
         int64_t delay_ms = held_delay_ms(q, d, d->claim.attempt);
 
         if (!accepted)
@@ -1053,7 +1055,7 @@ struct step row_of_complete(struct queue *q, int64_t now_ms, struct delivery *d,
         return row_completed(q, now_ms, d);
     case ROW_LOCKED:
         return row_locked(now_ms, d);
-    case ROW_INVALID: /* only the stored answer can be at fault: the completion matters more */
+    case ROW_INVALID: /* only the stored answer can be at fault: drop it, and complete the row */
         row_refused(q, now_ms, d, r);
         held_outcome(d, OUTCOME_COMPLETE);
         return step_wait(OP_COMPLETE, WAIT_AGAIN, now_ms + held_lock_wait_ms(d));
@@ -1071,7 +1073,7 @@ static void tell_given_back(struct queue *q, int64_t now_ms, const struct delive
         n->ms = delay_ms > 0 ? delay_ms : 0;
 }
 
-/* Answers when its next attempt is due. */
+/* Logs the failure. Returns the wait before the next attempt. */
 static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct delivery *d, bool released)
 {
     const struct outcome_fail *f = delivery_failure(d);
@@ -1083,7 +1085,7 @@ static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct deliver
         tell_given_back(q, now_ms, d, f->delay_ms);
     } else if (d->claim.attempt >= q->rules.max_attempts) {
         if (!life_key_waits(q, d))
-            return 0; /* there is no next one: the claim will find its attempts used up */
+            return 0; /* no next attempt: the claim will find all of them used up */
     } else {
         counter_add(&q->counts.retried, 1);
         n = notes_tell_limited(q, now_ms, EVENT_RETRY, d);
@@ -1093,7 +1095,7 @@ static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct deliver
     return f->delay_ms;
 }
 
-/* Failed, or given back: what is next waits for its time. */
+/* The row was failed or released: the next attempt waits until it is due. */
 static struct step row_waits(int64_t now_ms, struct delivery *d, int64_t delay_ms)
 {
     delivery_drop_token(d);
@@ -1104,7 +1106,8 @@ static struct step row_waits(int64_t now_ms, struct delivery *d, int64_t delay_m
                      EFFECT_LEAVE_REQUEST);
 }
 
-/* The window of a member ended without an answer, and its row failed: a bad mark for the limiter, once per request. */
+/* The window of a member ended without an answer, and its row failed: one bad mark for the limiter per
+ * request. */
 static void request_unanswered(struct queue *q, int64_t now_ms, struct request *r)
 {
     assert(r);
@@ -1116,7 +1119,8 @@ static void request_unanswered(struct queue *q, int64_t now_ms, struct request *
     limiter_bad(&q->share->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, -1, held_random(q));
 }
 
-/* For the circuit breaker: a message that was charged, or its request as a whole. */
+/* Counts an unanswered request for the circuit breaker: its message if that was charged, else the whole
+ * request. */
 static void unanswered_counts(struct queue *q, int64_t now_ms, const struct delivery *d, bool charged)
 {
     if (charged)
@@ -1125,7 +1129,7 @@ static void unanswered_counts(struct queue *q, int64_t now_ms, const struct deli
         life_request_failed(q, now_ms, d, d->outcome.error ? d->outcome.error : "");
 }
 
-/* Accepted with 202: the row is read again and again, until then. */
+/* After a 202 the row is read repeatedly, until until_ms. */
 static struct step life_watch(int64_t now_ms, int64_t until_ms)
 {
     assert(until_ms > 0);
@@ -1239,7 +1243,7 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
         return row_completed(q, now_ms, d);
     case ROW_LOCKED:
         return row_locked(now_ms, d);
-    case ROW_INVALID: /* not even the letter can be written: it stays unacked */
+    case ROW_INVALID: /* not even the dead letter can be written: the delivery stays unacked */
         row_refused(q, now_ms, d, r);
         return step_wait(OP_DEAD_LETTER, WAIT_AGAIN, now_ms + q->rules.max_backoff_ms);
     default:
@@ -1250,14 +1254,14 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
 
 /* --- the application's answer --- */
 
-/* The application hears of a crash once per request, when the first member is dealt with. */
+/* Reports a crash to the application's bookkeeping once per request, and returns whose crash it is. */
 static enum crash crash_of(struct queue *q, int64_t now_ms, struct request *r, int64_t retry_after_ms)
 {
     if (!r->crashed) {
         r->whose =
             application_crashed(q->application, now_ms, &r->application, retry_after_ms, held_random(q));
-        /* A single message at a time is tried, and this try failed: the next one waits. At once it would meet an
-         * application that still starts. */
+        /* A single message at a time is tried, and this try failed. An immediate next one would meet an application
+         * that still starts. */
         if (q->share->limiter.slow_since_ms)
             limiter_bad(&q->share->limiter, now_ms, r->mark, LIMITER_WAIT_LAST_MS, retry_after_ms,
                         held_random(q));
@@ -1307,7 +1311,7 @@ static struct step life_not_now(struct queue *q, struct delivery *d, int64_t ret
     return life_release(d, retry_after_ms >= 0 ? retry_after_ms : backoff, row_as_it_is());
 }
 
-/* The application answered, so this message did not crash it: it need not be alone any more. */
+/* The application answered, so this message did not crash it, and need not be alone any more. */
 static struct row_changes row_after_answer(const struct delivery *d)
 {
     return d->claim.crashes > 0 && d->claim.alone ? row_with_crashes(0) : row_as_it_is();
@@ -1366,7 +1370,7 @@ struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d
     if (!kept || d->phase != PHASE_WANTED)
         return step_stay();
     d->answer.kept = NULL;
-    /* The token is valid, or the result is unknown: then the answer counts. */
+    /* A kept answer counts if the token is valid, or the row's state is unknown. */
     struct step s =
         d->op == OP_FORWARD || d->op == OP_REVOKE ? life_answered(q, now_ms, d, kept) : step_stay();
 
@@ -1393,7 +1397,7 @@ struct step life_window_over(struct queue *q, struct delivery *d)
     return step_want(OP_REVOKE);
 }
 
-/* A body that did not fit is requeued when there is room for it, to be delivered again. */
+/* Requeues a body that did not fit, once there is room for it, to be delivered again. */
 static struct step life_room_due(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct queue_room room;
@@ -1444,7 +1448,7 @@ struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d)
     case JOIN_FOLLOWS:
         return step_wait(OP_CLAIM, WAIT_FOLLOWING, INT64_MAX);
     case JOIN_MISMATCH:
-        if (!order_waits(d)) /* else it dies when its turn comes */
+        if (!order_waits(d)) /* otherwise it is dead-lettered in its turn */
             return life_mismatches_leader(q, now_ms, d, leader);
         break;
     case JOIN_SURPLUS:
@@ -1471,7 +1475,7 @@ struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *
     return life_claim(q, d);
 }
 
-/* The circuit breaker may have been set since the death was decided. */
+/* The circuit breaker may have been set since the dead letter was decided. */
 static struct step life_circled(const struct queue *q, struct delivery *d)
 {
     if (d->op == OP_REJECT)
@@ -1508,7 +1512,8 @@ struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
 
 /* --- from a step to the next round --- */
 
-/* The circuit breaker is set: deaths that were waiting to be written are spared, since it is not the messages. */
+/* The circuit breaker is set, so the messages are not at fault: dead letters that are not sent yet are
+ * withdrawn. */
 static void life_spare_deaths(struct queue *q, int64_t now_ms)
 {
     list_each(&q->held.wanted[OP_DEAD_LETTER], k)
@@ -1525,8 +1530,8 @@ static void life_spare_deaths(struct queue *q, int64_t now_ms)
     }
 }
 
-/* The circuit breaker is reset. Those that would die count again: after a breaker's worth of them the rest waits for
- * the next success. */
+/* The circuit breaker is reset, and the messages behind it go on. Each dead letter counts as a failure again:
+ * after enough of them the breaker is set, and the rest waits for the next success. */
 static void life_breaker_reset(struct queue *q, int64_t now_ms)
 {
     struct link *k;
@@ -1546,8 +1551,8 @@ static void life_breaker_reset(struct queue *q, int64_t now_ms)
     }
 }
 
-/* A follower leads the others, or is completed with its leader; or the first of a key has ended, and the next one leads
- * its id. */
+/* A follower leads the others or is completed with its leader. Or the first message of a key has ended, and
+ * the next one leads its id. */
 static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence c)
 {
     assert(!delivery_has_ended(c.d) && c.d->phase == PHASE_WANTED);
@@ -1561,7 +1566,7 @@ static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence
         life_take(q, now_ms, c.d, FACT_LEADER, step_want(c.op));
 }
 
-/* The consequences of a step, and theirs. */
+/* Takes the consequences of a step, and their own, until none is left. */
 static void life_rounds(struct queue *q, int64_t now_ms)
 {
     struct queue_consequences *c = &q->consequences;
@@ -1581,7 +1586,7 @@ static void life_rounds(struct queue *q, int64_t now_ms)
     c->at = c->n = 0;
 }
 
-/* Another partition has set the circuit breaker, or reset it. */
+/* Another partition has switched the shared circuit breaker on or off. */
 void life_follow_breaker(struct queue *q, int64_t now_ms)
 {
     bool follows = pause_is_on(q, PAUSE_EVERYTHING_FAILS) || pause_is_on(q, PAUSE_NO_MESSAGE_IDS);
@@ -1599,7 +1604,7 @@ void life_follow_breaker(struct queue *q, int64_t now_ms)
 
 void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
 {
-    assert(!q->consequences.n); /* no step is taken within another one */
+    assert(!q->consequences.n); /* steps do not nest */
     life_take(q, now_ms, d, fact, s);
     life_rounds(q, now_ms);
 }

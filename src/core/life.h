@@ -10,13 +10,11 @@
 enum {
     HELD_LOOK_MS = 1000,
     LOCK_LOOK_MS = 20,
-    ON_HOLD_LOOK_MS =
-        30000, /* commands of operators arrive sooner; this one is for a command that was missed */
-    SURPLUS_LOOK_MS =
-        50, /* interval at which a copy beyond N_FOLLOWERS_MAX checks here, not at the database; 1 ms more per
-               other copy */
-    SURPLUS_BYTES =
-        4096, /* share of max_bytes per such copy: more than its struct, id and first block of headers */
+    ON_HOLD_LOOK_MS = 30000, /* in case an operator command was missed; normally it arrives sooner */
+    /* Copies beyond N_FOLLOWERS_MAX: between two checks, which ask no database, plus 1 ms per such copy; and their share
+     * of max_bytes, which is more than a struct, an id and a first block of headers. */
+    SURPLUS_LOOK_MS = 50,
+    SURPLUS_BYTES = 4096,
     ROOM_LOOK_MS = 250,     /* interval for a body that did not fit */
     TO_TRY_WITH_MS = 30000, /* how long a probe message stays, and how long there is none afterwards */
     N_ALONE_TAKEOVERS = 2,  /* a row that was taken over this often is quarantined from then on */
@@ -33,12 +31,12 @@ enum fact {
     FACT_WINDOW,    /* its request's window has ended */
     FACT_PUBLISHED, /* the broker answered about its copy */
     FACT_DUE,       /* its wait has ended */
-    FACT_LEAVE,     /* must leave: max_hold, another replica, a drain */
+    FACT_LEAVE,     /* the delivery must leave: max_hold, another replica, a drain */
     FACT_COMMAND,   /* an operator command */
     FACT_BREAKER,   /* the circuit breaker was switched on or off */
     FACT_LOST,      /* the channel or the database is lost */
     FACT_KEY,       /* the previous message of its key has ended */
-    FACT_LEADER,    /* its leader is completed, or makes it the leader */
+    FACT_LEADER,    /* its leader is completed, or hands the lead over */
     N_FACTS
 };
 
@@ -63,7 +61,8 @@ struct step {
     int64_t accepted_until_ms; /* EFFECT_ACCEPT */
 };
 
-/* The operation is wanted now; or when the wait is over, at until_ms at the latest; it is sent; the delivery ends. */
+/* Steps: want the operation now; want it after a wait, at until_ms at the latest; mark it as sent; end the
+ * delivery; change nothing. */
 static inline struct step step_want(enum operation op)
 {
     return (struct step){.kind = STEP_WANT, .op = op};
@@ -95,11 +94,12 @@ static inline struct step step_with(struct step s, unsigned effects)
     return s;
 }
 
-/* Carries the step out after the fact, and then its consequences for other deliveries. */
+/* life_follow_breaker: another partition has switched the shared circuit breaker on or off. life_go: carries
+ * the step out, then its consequences for other deliveries. */
 void life_follow_breaker(struct queue *q, int64_t now_ms);
 void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s);
 
-/* All members of the request were added: their operations are sent with it. */
+/* Marks the operations of all members as sent, and the request as in flight. */
 void life_send(struct queue *q, int64_t now_ms, struct request *r);
 
 /* The table: the operations that may follow, a bit for each, and LIFE_END. */
@@ -109,37 +109,37 @@ const char *life_fact_name(enum fact fact);
 
 /* --- rules --- */
 
-/* Beside others of its id: it leads them, follows, or waits. */
+/* Places a new delivery beside others of its id: it leads them, follows, or waits. */
 struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Its wait has ended. */
+/* The wait of the delivery has ended. */
 struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* The end of a renewal: the claim of its delivery decides. */
 struct step life_end_renewal(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* The time of its next attempt has come. */
+/* The next attempt is due. */
 struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* The window of its request is over, and its operation is FORWARD. */
+/* The window of the delivery's request is over. The operation is FORWARD. */
 struct step life_window_over(struct queue *q, struct delivery *d);
 
 /* The application's answer to its request. STEP_STAY: the answer is kept until the row has answered. */
 struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct member_answer *a);
 
-/* An answer that was kept, after the row has answered. */
+/* Applies an answer that was kept, now that the row has been read. */
 struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Ready to be claimed: now, or in turn with the trials while everything fails. */
+/* Wants a claim. While everything fails, a message that was tried before waits for its turn as a trial. */
 struct step life_claim(const struct queue *q, const struct delivery *d);
 
-/* Whether a failure that is about to be written is charged: known when it is sent. */
+/* Sets whether a failure is charged to the message, which is known only when the failure is sent. */
 void life_fail_charged(struct delivery *d, bool charged);
 
 /* Releases the claim: the failure is not the message's own. */
 struct step life_release(struct delivery *d, int64_t delay_ms, struct row_changes changes);
 
-/* The same, followed by a requeue. */
+/* Releases the claim, then requeues the delivery. */
 struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms);
 
 /* Gives a message up without a faulty attempt (no id, mismatch, too old …); while the circuit breaker is on,
@@ -147,54 +147,53 @@ struct step life_release_to_requeue(struct delivery *d, int64_t delay_ms);
 struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
                      enum letter_row row, const char *text);
 
-/* An operator has given it up, as an answer about its row shows. */
+/* Dead-letters a message that an operator has given up. */
 struct step life_give_up(struct queue *q, int64_t now_ms, struct delivery *d, enum letter_row row);
 
-/* Row and dead letter must be written in any case. */
+/* Dead-letters the message, whatever the circuit breaker says. */
 struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d, enum dead_reason why,
                              enum letter_row row);
 
-/* Another owner's claim would have to be waited for, and the broker could drop the message meanwhile: it is
- * stored whole, and rejected. If it waits to be given up because of the circuit breaker, the letter has its
- * own reason. */
+/* Stores the message whole and rejects it, since the broker could drop it during the wait for another owner's
+ * claim. A dead letter that waits for the circuit breaker keeps its own reason. */
 struct step life_dead_letter_held(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Completed: it and its followers are acked. */
+/* Acks a completed message and its followers. */
 struct step life_ack(void);
 
-/* Its dead letter is committed, or not needed. */
+/* Rejects a message whose dead letter is committed, or not needed. */
 struct step life_reject(void);
 
-/* Dead before: rejected again, after a wait where the queue's dead-letter exchange leads back to it. */
+/* Rejects a message that was dead before, after a wait if the queue's dead-letter exchange leads back to it. */
 struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* Requeues it; near the delivery limit a copy is published instead. */
+/* Requeues the delivery, or publishes a copy near the delivery limit. */
 struct step life_requeue(const struct queue *q, struct delivery *d);
 
-/* Publishes a copy to its own queue, in any state of its row. */
+/* Publishes a copy to the message's own queue, in any state of its row. */
 struct step life_renew(struct delivery *d);
 
-/* A delivery leaves at max_hold or for another replica: it is requeued, or stored whole if a requeue could be
- * its end. STEP_STAY: neither is safe now. */
+/* Ends a delivery at max_hold or for another replica: by a requeue, or by a dead letter if a requeue could
+ * lose the message. STEP_STAY: neither is safe now. */
 struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* A request failed as a whole, which charges no message: it counts for the circuit breaker, as that one of its
- * messages. */
+/* Counts a request that failed as a whole for the circuit breaker, as a failure of this member. No message is
+ * charged. */
 void life_request_failed(struct queue *q, int64_t now_ms, const struct delivery *member, const char *text);
 
-/* An answer has told that no message can succeed: the circuit breaker is set, and the queue pauses. */
+/* Sets the circuit breaker and pauses the queue: an answer shows that no message can succeed. */
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text);
 
-/* Appends the known facts about its limit, and why it was not renewed. */
+/* Appends the known facts about the message's delivery limit, and why it was not renewed. */
 struct buf;
 void life_limit_words(const struct queue *q, const struct delivery *d, struct buf *ret);
 
-/* life_is_given_up: has an operator given it up by its id? life_given_up_is_dead: it is dead now, so a
- * redriven copy may live. */
+/* life_is_given_up: has an operator given the message up by its id? life_given_up_is_dead: takes the id off
+ * the list, so that a redriven copy may live. */
 bool life_is_given_up(const struct queue *q, const struct delivery *d);
 void life_given_up_is_dead(struct queue *q, const struct delivery *d);
 
-/* May the delivery not be returned where the broker counts returns? With a limit of 0 none may be. */
+/* Must the delivery not be returned where the broker counts returns? With a limit of 0 none may be. */
 bool life_must_stay(const struct queue *q, const struct delivery *d);
 
 /* --- deliveries that wait for the same thing --- */

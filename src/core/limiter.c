@@ -3,8 +3,8 @@
 
 #include <assert.h>
 
-/* The factor of a cut: CUBIC's (RFC 9438, section 4.6). With a half, an application that takes 5 of 64 at
- * once is used at 85 %; with this, at 94 %. */
+/* Factor of a cut, that of CUBIC (RFC 9438, section 4.6). An application that takes 5 of 64 at once is used at 94 %
+ * with it, and at 85 % with a half. */
 static const double KEPT = 0.7;
 
 void limiter_init(struct limiter *l, int most)
@@ -98,7 +98,7 @@ int limiter_room(const struct limiter *l, int64_t now_ms)
     return now_ms < l->wait_until_ms ? 0 : (int)l->limit;
 }
 
-/* A bad answer takes a whole mark, and ten good ones restore it: were there no recent bad ones? */
+/* Were there no recent bad answers? A bad one takes a whole mark, and ten good ones restore it. */
 static bool limiter_is_unmarked(const struct limiter *l)
 {
     return l->budget > LIMITER_BUDGET - 0.5;

@@ -22,8 +22,8 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t';
 }
 
-/* Field values are visible characters, blanks and tabs (RFC 9110, 5.5). Bytes above 0x7E are allowed there
- * only for historical reasons, and servers interpret them differently, so they are refused. */
+/* Field values are visible characters, blanks and tabs (RFC 9110, 5.5). That allows bytes above 0x7E only for
+ * historical reasons, and servers interpret them differently, so they are refused. */
 static bool is_field_text(struct slice s)
 {
     for (size_t i = 0; i < s.len; i++)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The row is being asked whether the window is over: the answer counts if the token is still valid. */
+/* Keeps an answer until the row shows whether the window is over: the answer counts if the token is still valid. */
 static void keep_answer(struct delivery *d, const struct member_answer *a)
 {
     struct member_answer *kept = mem_zalloc(1, sizeof(*kept) + a->body.len);
@@ -24,7 +24,6 @@ static void keep_answer(struct delivery *d, const struct member_answer *a)
     d->answer.kept = kept;
 }
 
-/* The answer is that of one member. */
 void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
                      const struct answer *a)
 {
@@ -35,7 +34,7 @@ void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum v
 
     error_text_set(d, a->brief, a->error && strcmp(a->error, a->brief) != 0 ? a->error : NULL);
     d->outcome.http_status = a->status;
-    /* A proxy says 504 when its patience ends: the application works on. */
+    /* A proxy answers 504 when it stops waiting: the application works on. */
     d->outcome.request = a->kind == ANSWER_TIMEOUT || (a->kind == ANSWER_STATUS && a->status == 504)
                              ? REQUEST_UNANSWERED
                              : REQUEST_ANSWERED;

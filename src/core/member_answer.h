@@ -3,6 +3,6 @@
 #include "onceward/core/outcome.h"
 #include "onceward/core/queue.h"
 
-/* The answer is that of this member, which has left its request. Private to the core. */
+/* Applies an answer to a member that has left its request. Private to the core. */
 void member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
                      const struct answer *a);

@@ -60,8 +60,8 @@ size_t message_bytes(const struct message *m)
     return n;
 }
 
-/* Adds a block for at least size bytes. A large piece gets a block of its own behind the current one, which
- * stays in use. */
+/* Adds a block for at least size bytes. A large piece gets a block of its own behind the current one, which stays in
+ * use. */
 static char *block_add(struct message *m, size_t size)
 {
     struct message_block *current = m->arena;
@@ -196,8 +196,8 @@ const struct field *message_header(const struct message *m, struct slice name)
     return field_find(m->headers, m->n_headers, name);
 }
 
-/* The value of an integer of any kind, saturated; 0 for other kinds and negative values, since counts come
- * from outside. */
+/* The value of an integer of any kind, saturated. 0 for other kinds and negative values, since counts come from
+ * outside. */
 static int64_t field_count(const struct field *f)
 {
     int64_t value;
@@ -212,7 +212,7 @@ static bool field_is(const struct field *table, struct slice name, struct slice 
     return f && f->kind == FIELD_STRING && slice_equal(f->bytes, value);
 }
 
-/* The sum of the counts in x-death, of all entries or of one queue's rejections. */
+/* Sums the counts in x-death, of all entries or of one queue's rejections. */
 static int64_t deaths_of(const struct message *m, const struct slice *rejected_from)
 {
     const struct field *deaths = message_header(m, SLICE("x-death"));

@@ -23,8 +23,8 @@ struct note *notes_tell(struct queue *q, enum event e, const struct delivery *d)
     return n;
 }
 
-/* An application at its limit answers "not now" all the time, which is no fault: after the first lines one a
- * second is enough. */
+/* An application at its limit answers "not now" all the time, which is no fault: after the first lines, one a second
+ * is enough. */
 static int lines_left_over(const struct queue_notes *notes, enum event e, int64_t n_seconds)
 {
     if (e != EVENT_GIVEN_BACK || n_seconds >= notes->n_lines[e])

@@ -14,14 +14,13 @@ struct note *notes_tell_limited(struct queue *q, int64_t now_ms, enum event e, c
 void note_clear(struct note *n); /* frees its texts */
 void note_text(struct note *n, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The last error of a delivery: `error` without the application's own text, `said` with it (NULL: the same).
- * Both are copied. NULL clears. */
+/* Sets the last error of a delivery: `error` without the application's own text, `said` with it (NULL: the same).
+ * Both are copied. `error` NULL clears. */
 void error_text_set(struct delivery *d, const char *error, const char *said);
 
-/* "why; last: …", with the last error as logged, or from the row: `error` without the application's own text.
+/* Sets "why; last: …", with the last error as logged, or that of the row: `error` without the application's own text.
  * why may be empty. */
 void error_text_set_last(struct delivery *d, const char *why, struct slice last);
 
-/* Appends the commonest errors of the messages that wait for their next attempt: at most three, the commonest
- * first. */
+/* Appends the three most frequent errors of the messages that wait for their next attempt, in that order. */
 void error_text_commonest(struct queue *q, struct texts *ret);

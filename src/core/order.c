@@ -27,7 +27,7 @@
 #include <string.h>
 
 enum {
-    PRIORITY_HIGH = 5, /* from it on a message overtakes others in quorum queues of RabbitMQ 4 */
+    PRIORITY_HIGH = 5, /* messages of this priority or more overtake others in quorum queues of RabbitMQ 4 */
     N_KEYS_SEEN = 4096,
     NOT_EXCLUSIVE_MS = 60000,
 };
@@ -39,8 +39,8 @@ static struct delivery *of_place(struct key_place *p)
 
 /* --- arrivals --- */
 
-/* The delivery that this one repeats on the same channel: the broker has taken it back without a notice. A later copy
- * of the message is another one, and was delivered at most as often. */
+/* Finds the delivery that this one repeats on the same channel, after the broker has taken it back without a notice.
+ * A later copy of the message is another one, and was delivered at most as often. */
 static const struct delivery *find_former(const struct delivery *d)
 {
     if (!delivery_is_redelivered(d) || d->copy.delivery_count <= 0)
@@ -90,7 +90,7 @@ void order_watch_loop(struct queue *q, int64_t now_ms, const struct delivery *d)
     notes_tell(q, EVENT_ORDER_LOOP, d);
 }
 
-/* A key belongs to one partition. The table has a place for each hash, so a key that shares it with another one may
+/* Checks that a key comes from one partition. The table has a place for each hash, so two keys that share a place may
  * come from two partitions unseen. */
 static void watch_partitions(struct queue *q, int64_t now_ms, const struct delivery *d,
                              const uint8_t key[KEY_BYTES])
@@ -138,7 +138,8 @@ struct delivery *order_ended(struct queue *q, struct delivery *d)
 
 /* --- back to the broker --- */
 
-/* Every return counts a delivery, so a stopped queue returns nothing but once, and the last delivery is not returned. */
+/* A stop counts a delivery for each message. A queue that is paused near its delivery limit stops once at most, and
+ * no message is returned with its last delivery. */
 static bool may_stop(const struct queue *q, int64_t now_ms)
 {
     if (q->order.stop || !q->generation || q->drain)
@@ -157,7 +158,8 @@ void order_stop(struct queue *q, int64_t now_ms, const char *why)
     q->order.stop_until_ms = now_ms + q->rules.token_window_ms;
 }
 
-/* A known outcome that waits to be written counts: without it the message would be forwarded again. */
+/* Is the delivery being processed? A known outcome that waits to be written counts: without it the message would be
+ * forwarded again. */
 static bool is_at_work(const struct delivery *d)
 {
     return delivery_is_in_flight(d) || d->answer.accepted_until_ms || d->phase == PHASE_SENT ||
@@ -172,8 +174,8 @@ bool order_is_settled(const struct queue *q)
     return true;
 }
 
-/* A standby was about to close its idle channel, since the queue is stopped near its delivery limit, and has received the
- * messages meanwhile: to return them would cost a delivery more. */
+/* Does an idle channel that was to be closed hold messages by now? The queue is stopped near its delivery limit, and
+ * returning them would cost one more delivery. */
 static bool keeps_the_messages(const struct queue *q, int64_t now_ms)
 {
     return q->held.unacked.len && pause_is_on(q, PAUSE_DELIVERY_LIMIT) && !order_limit_may_return(q, now_ms);
@@ -229,9 +231,9 @@ static struct order_peer *find_peer(struct queue *q, uint64_t who)
     return p;
 }
 
-/* A single active consumer stays active until its channel is closed. So with the same subscriptions on both sides it
- * is impossible that this replica receives, then the other, then this one again. Its figures are as old as one report:
- * those that follow the first step are left out. */
+/* A single active consumer stays active until its channel is closed. With the same subscriptions on both sides, this
+ * replica cannot receive, then the other, then this one again. A peer's figures are as old as one report, so those
+ * that follow the first step are left out. */
 void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscription, int64_t received)
 {
     enum { STEP_NONE, STEP_HERE, STEP_REPORTED, STEP_THERE };
@@ -263,7 +265,7 @@ void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscript
 
 /* --- standing still --- */
 
-/* The oldest of messages that all wait for themselves: not for a moment, and not for a pause. */
+/* Oldest delivery if all of them wait for themselves: not for a moment, and not for a pause. */
 static const struct delivery *oldest_waiting(const struct queue *q, int64_t now_ms)
 {
     const struct delivery *d = container_of(q->held.unacked.head.next, struct delivery, in_tags);
@@ -271,7 +273,7 @@ static const struct delivery *oldest_waiting(const struct queue *q, int64_t now_
     return pause_is_any_on(q) || now_ms - d->received_ms < q->rules.stats_interval_ms ? NULL : d;
 }
 
-/* The first message with others behind it, or else the first that is held. */
+/* First message with others behind it, or else the first one that is held. */
 static const struct delivery *blocking_head(const struct queue *q)
 {
     const struct delivery *held = NULL;
@@ -287,7 +289,7 @@ static const struct delivery *blocking_head(const struct queue *q)
     return held;
 }
 
-/* The prefetch is used up by messages that wait, and none of them is at work. */
+/* Reports a prefetch that is used up by messages that wait, none of which is processed. */
 void order_watch(struct queue *q, int64_t now_ms)
 {
     const struct delivery *d;
@@ -304,6 +306,6 @@ void order_watch(struct queue *q, int64_t now_ms)
     if (!d)
         return;
     q->order.blocked_ms = now_ms ? now_ms : 1;
-    /* A copy without a key of a held message has no place in a line. */
+    /* A copy of a held message that has no key has no place in a line. */
     notes_tell(q, EVENT_ORDER_BLOCKED, d)->n = d->place.line ? (int64_t)d->place.line->places.len - 1 : 0;
 }

@@ -5,7 +5,7 @@
 /* Order per key. A delivery of an ordered queue is claimed only when every earlier delivery of its key on the same
  * channel has ended, which is read from a committed row: completed, or dead. See order.c. Private to the core. */
 
-/* A new delivery takes its place in the line of its key. */
+/* Gives a new delivery its place in the line of its key. */
 void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES]);
 
 /* Does an earlier message of its key have to end first? */
@@ -23,12 +23,12 @@ void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery
 /* Logs a message that was dead-lettered from this queue and is in it again, behind its successors. */
 void order_watch_loop(struct queue *q, int64_t now_ms, const struct delivery *d);
 
-/* Its row is completed or dead: it leaves its line. Returns the next of its key if that has waited for it, else
- * NULL. */
+/* The row is completed or dead: the delivery leaves its line. Returns the next of its key if that one has waited for
+ * it, else NULL. */
 struct delivery *order_ended(struct queue *q, struct delivery *d);
 
 /* Returns all deliveries to the broker as one tail: claiming ends, requests in flight may end, and the channel is
- * closed. why: of static memory. */
+ * closed. why: static text. */
 void order_stop(struct queue *q, int64_t now_ms, const char *why);
 
 /* Will the channel be closed, so that no new work may begin? */
@@ -43,8 +43,8 @@ bool order_is_settled(const struct queue *q);
 /* The channel is lost, and none of its deliveries waits for another. True: order_stop has closed it. */
 bool order_channel_lost(struct queue *q);
 
-/* Call it in each turn of an ordered queue. */
+/* For each turn of an ordered queue. */
 void order_step(struct queue *q, int64_t now_ms);
 
-/* Call it once a second: detects a partition in which nothing can progress, and ends its pause. */
+/* Once a second: detects a partition in which nothing can progress, and ends its pause. */
 void order_watch(struct queue *q, int64_t now_ms);

@@ -25,7 +25,7 @@
 
 enum { LIMIT_SPARE = 2 };
 
-/* Returns until the broker drops it. 0: it drops it with the next one. INT64_MAX: never. */
+/* Returns left until the broker drops the message. 0: with the next one. INT64_MAX: never. */
 static int64_t n_returns_left(const struct queue *q, const struct delivery *d)
 {
     int limit = returns_limit(&q->returns);
@@ -120,7 +120,7 @@ void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t ac
         return;
     }
     if (!l->count || (!l->recorded && l->count > l->accepted))
-        return; /* not stopped, or by the answer to a question that was sent before it stopped */
+        return; /* not stopped, or the question was sent before the stop */
     l->count = 0;
     l->recorded = false;
     pause_end(q, now_ms, PAUSE_DELIVERY_LIMIT);

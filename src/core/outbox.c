@@ -223,7 +223,7 @@ void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *
     o->reading.n++;
 }
 
-/* The server no longer knows the batch, or there is no position: the lease tells which. */
+/* The server no longer knows the batch, or there is no position: the lease shows which. */
 static void read_again(struct outbox *o, int64_t now_ms)
 {
     forget_all(o);

@@ -2,11 +2,11 @@
 
 #include "onceward/core/outbox.h"
 
-/* Shared by the files of the outbox: outbox.c has the lease, the reading and the position; outbox_rows.c the
- * rows at the broker; outbox_exchanges.c the exchanges; outbox_parked.c the rows of stopped exchanges. Calls
- * go from outbox.c to the others, and from outbox_rows.c to outbox_exchanges.c and outbox_keys.c. */
+/* Shared by the files of the outbox. outbox.c has the lease, the reading and the position; outbox_rows.c the rows at
+ * the broker; outbox_exchanges.c the exchanges; outbox_keys.c the ordered keys; outbox_parked.c the rows of stopped
+ * exchanges. Calls go from outbox.c to the others, and from outbox_rows.c to outbox_exchanges.c and outbox_keys.c. */
 
-/* Takes an answer. True: the question still matters. */
+/* Takes an answer to a question. True: the answer still matters. */
 static inline bool outbox_take_answer(enum outbox_ask *ask)
 {
     bool matters = *ask == OUTBOX_ASKED;
@@ -17,13 +17,13 @@ static inline bool outbox_take_answer(enum outbox_ask *ask)
 
 /* --- outbox_exchanges.c --- */
 
-/* NULL: the exchange is unknown. */
+/* Finds an exchange. NULL: unknown. */
 struct outbox_exchange *exchange_find(struct outbox *o, struct slice name);
 
-/* Finds or adds it, as the most recently used. */
+/* Finds or adds an exchange, and makes it the most recently used. */
 struct outbox_exchange *exchange_of(struct outbox *o, int64_t now_ms, struct slice name);
 
-/* A new connection: nothing was confirmed on it for any exchange. */
+/* After a new connection nothing is confirmed on it for any exchange. */
 void exchanges_unprove(struct outbox *o);
 
 /* The lease or the rows in memory are gone: the parked rows must be listed again. */
@@ -37,7 +37,7 @@ enum exchange_verdict { EXCHANGE_LETTER, EXCHANGE_STOPS, EXCHANGE_STAYS, EXCHANG
 enum exchange_verdict exchange_refuses(struct outbox *o, int64_t now_ms, struct outbox_exchange *e,
                                        enum dead_reason reason, const char *why);
 
-/* Parks its rows from now on. */
+/* Parks the rows of the exchange from now on. */
 void exchange_stop(struct outbox *o, int64_t now_ms, struct outbox_exchange *e);
 
 /* Opens the exchange if it has no parked rows left. */
@@ -47,7 +47,7 @@ void exchange_settle(struct outbox *o, struct outbox_exchange *e);
 
 bool is_ordered(const struct outbox *o, struct slice exchange);
 
-/* Adds a row of an ordered exchange behind the others of its routing key. True: it is the first. */
+/* Adds a row of an ordered exchange behind the others of its routing key. True: the row is the first. */
 bool key_enter(struct outbox *o, struct outbox_row *row);
 
 /* Removes the row from its key, if it has one. Returns the new first row if `row` was the first; NULL: none. */
@@ -55,10 +55,10 @@ struct outbox_row *key_leave(struct outbox *o, struct outbox_row *row);
 
 /* --- outbox_parked.c --- */
 
-/* The next question about parked rows; false: none. */
+/* Next question about parked rows. False: none. */
 bool parked_next(struct outbox *o, int64_t now_ms, struct outbox_action *a);
 
-/* The time at which the next question is due. */
+/* Time at which the next question is due. */
 int64_t parked_due_ms(const struct outbox *o, int64_t now_ms);
 
 /* --- outbox_rows.c --- */
@@ -75,7 +75,7 @@ void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why);
 /* Rows in flight have an unknown outcome: they are sent again. */
 void rows_unsent(struct outbox *o);
 
-/* The first row that may be sent now; NULL: none. */
+/* First row that may be sent now. NULL: none. */
 struct outbox_row *rows_next(struct outbox *o, int64_t now_ms);
 
 /* Marks waiting rows of a stopped exchange to be parked. */

@@ -34,8 +34,8 @@ static void exchange_free(struct outbox *o, struct outbox_exchange *e)
     free(e);
 }
 
-/* Makes room for one exchange. A refused exchange stays until it may be tried again, since each row to it
- * would cost the channel. */
+/* Makes room for one exchange. A refused exchange stays until it may be tried again, since each row to it would close
+ * the channel. */
 static void exchanges_evict(struct outbox *o, int64_t now_ms)
 {
     list_each(&o->exchanges, k)
@@ -139,8 +139,8 @@ static bool may_offer(const struct outbox *o, int64_t now_ms)
     return !o->offered_ms || now_ms - o->offered_ms >= OUTBOX_OFFERS_MS;
 }
 
-/* Another replica may permit the exchange, so the lease is offered: once per exchange, and once for all that
- * need an offer at the same time. */
+/* Offers the lease, since another replica may permit the exchange: once per exchange, and once for all that need an
+ * offer at the same time. */
 static enum exchange_verdict offer_lease(struct outbox *o, int64_t now_ms, struct outbox_exchange *e)
 {
     e->n_refused = 0;
@@ -163,8 +163,8 @@ static enum exchange_verdict offer_lease(struct outbox *o, int64_t now_ms, struc
     return EXCHANGE_OFFERS;
 }
 
-/* A letter would be a gap in the order, so an ordered exchange stops at once. So does one that the user may not write
- * to, or that has worked: no message is at fault. */
+/* A dead letter would be a gap in the order, so an ordered exchange stops at once. So does one that the user may not
+ * write to, or that has worked: no message is at fault. */
 static bool may_stop(const struct outbox *o, const struct outbox_exchange *e)
 {
     bool forbids = e->forbids && e->reason == DEAD_REFUSED_BY_BROKER;

@@ -59,7 +59,7 @@ void outbox_parked_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answe
         e->stop.last = false;
         rows_park(o, e);
     }
-    if (!n && e->stop.retry_ms <= now_ms) /* its rows are still being written to the table */
+    if (!n && e->stop.retry_ms <= now_ms) /* the rows are still being written to the table */
         e->stop.retry_ms = now_ms + 1;
     exchange_settle(o, e);
 }
@@ -83,8 +83,8 @@ static bool has_room(const struct outbox *o)
     return o->parked_rows.len < MOST_ROWS && o->parked.n_bytes < OUTBOX_HELD_BYTES;
 }
 
-/* The first row is tried alone; after its confirm the others follow in pages. One row per exchange may always
- * be in memory, so that no exchange waits for the room of another. */
+/* The first row is tried alone, and the others follow in pages after its confirm. One row per exchange may always be
+ * in memory, so that no exchange waits for the room of another. */
 static bool wants_page(const struct outbox *o, const struct outbox_exchange *e, int64_t now_ms)
 {
     const struct outbox_stop *s = &e->stop;

@@ -69,13 +69,13 @@ static struct list *list_of(struct outbox *o, enum outbox_phase phase)
     }
 }
 
-/* A returned message has these fields, and no tag. */
+/* Hash of the fields that identify a returned message, which has no tag. */
 static uint64_t look_hash(struct slice message_id, uint64_t body_len)
 {
     return hash_bytes(message_id.data, message_id.len) ^ hash_number(body_len);
 }
 
-/* The row in flight that a return with these fields means, or NULL. */
+/* Finds the row in flight that a return with these fields means, or NULL. */
 static struct outbox_row *sent_find(const struct outbox *o, struct slice exchange, struct slice routing_key,
                                     struct slice message_id, uint64_t body_len)
 {
@@ -135,7 +135,7 @@ static bool mark_parked(struct outbox *o, struct outbox_row *row)
     return true;
 }
 
-/* Lets the next row of the same routing key go. If its exchange is stopped, it is parked, and so are those
+/* Lets the next row of the same routing key go. If the exchange is stopped, that row is parked, and so are those
  * behind it. */
 static void leave_key(struct outbox *o, struct outbox_row *row)
 {
@@ -160,7 +160,7 @@ static void row_move(struct outbox *o, struct outbox_row *row, enum outbox_phase
         leave_key(o, row);
 }
 
-/* The sum that its bytes count in: parked rows have room of their own. */
+/* The sum in which the row's bytes count: parked rows have room of their own. */
 static size_t *bytes_of(struct outbox *o, const struct outbox_row *row)
 {
     return row->parked ? &o->parked.n_bytes : &o->n_bytes;
@@ -400,8 +400,8 @@ static bool is_at_rest(const struct outbox_row *row)
     return row->phase == OUTBOX_WANTED || row->phase == OUTBOX_BEHIND;
 }
 
-/* Forgets the parked rows of an exchange, which are read again for its next try: an operator may have given
- * one up meanwhile. Rows in flight stay, and so do the others beside them. */
+/* Forgets the parked rows of an exchange, which are read again for its next try: an operator may have given one up
+ * meanwhile. Rows in flight stay, with the others beside them. */
 static void parked_forget(struct outbox *o, struct outbox_exchange *e)
 {
     size_t n = 0;
@@ -446,7 +446,7 @@ static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enu
         parked_forget(o, e);
 }
 
-/* The group is complete: the next one may start, or the ordinary mode returns. */
+/* Ends a group: the next one may start, or the ordinary mode returns. */
 static void group_next(struct outbox *o, const struct outbox_row *row)
 {
     struct outbox_link *l = &o->link;
@@ -560,8 +560,8 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     row_move(o, row, row->parked ? OUTBOX_UNPARK_WANTED : OUTBOX_SETTLED);
 }
 
-/* Rows that were in flight beside a nacked one are sent one by one. A stopped exchange may hold one of them
- * back until the groups have passed its number. */
+/* Rows that were in flight beside a nacked one are sent one by one. A stopped exchange may hold one of them back
+ * until the groups have passed its number. */
 static void send_alone(struct outbox *o)
 {
     list_each(&o->sent, k)
@@ -588,7 +588,7 @@ static int shown(struct slice name)
     return (int)(name.len < SHOWN_MAX ? name.len : SHOWN_MAX);
 }
 
-/* Rows that were in flight together cause only one wait. */
+/* Lengthens the wait once for rows that were in flight together. */
 static void wait_longer(struct outbox_link *l, int64_t now_ms)
 {
     int64_t ms = l->nack_wait_ms ? l->nack_wait_ms * 2 : NACKED_MS;
@@ -648,7 +648,7 @@ void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multi
     rows_reap(o);
 }
 
-/* AMQP's codes that are about a message; other failures are temporary. */
+/* Is the AMQP code about a message? Other failures are temporary. */
 static bool is_of_message(int code)
 {
     enum { CONTENT_TOO_LARGE = 311, FORBIDDEN = 403, NO_EXCHANGE = 404, PRECONDITION = 406 };
@@ -656,8 +656,8 @@ static bool is_of_message(int code)
     return code == CONTENT_TOO_LARGE || code == FORBIDDEN || code == NO_EXCHANGE || code == PRECONDITION;
 }
 
-/* A topic may be forbidden while others of its exchange are allowed, until so many are refused in a row. An ordered
- * exchange waits for each. */
+/* A topic may be forbidden while others of its exchange are allowed, until several are refused in a row. An ordered
+ * exchange waits for each topic. */
 static bool is_allowed_otherwise(struct outbox_exchange *e)
 {
     return !e->ordered && !e->stop.is && ++e->n_topics < OUTBOX_TOPIC_REFUSALS;
@@ -681,7 +681,7 @@ static void condemn(struct outbox *o, int64_t now_ms, struct outbox_row *row, in
     row_give_up(o, row, reason, why);
 }
 
-/* Halves the group, until the refused row is alone. */
+/* Halves the group until the refused row is alone. */
 static void halve(struct outbox *o)
 {
     struct outbox_link *l = &o->link;
@@ -694,7 +694,7 @@ static void halve(struct outbox *o)
 
 void rows_suspect(struct outbox *o, int64_t now_ms, int code, const char *why)
 {
-    enum { CONNECTION_FORCED = 320 }; /* an operator closed it */
+    enum { CONNECTION_FORCED = 320 }; /* an operator closed the connection */
     struct outbox_row *first = first_of(&o->sent);
 
     if (!first || code == CONNECTION_FORCED)

@@ -30,7 +30,7 @@ void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const cha
              (int)slice_cut(slice_of(text ? text : ""), sizeof(p->text) - 1).len, text ? text : "");
 }
 
-/* A pause of one partition alone; every other one has a reason that all of them share. */
+/* Is the pause that of one partition? Every other one has a reason that all of them share. */
 static bool pause_is_of_partition(enum pause_reason r)
 {
     return r == PAUSE_STREAM || r == PAUSE_RENEWAL_LOOP || r == PAUSE_TOO_LARGE ||
@@ -42,7 +42,7 @@ bool pause_is_first(struct queue *q, enum pause_reason r)
     return q->share->n_told[r]++ == 0 || pause_is_of_partition(r);
 }
 
-/* Is the end of this pause told? Not while it goes on in another partition. */
+/* Is the end of this pause logged? Not while it continues in another partition. */
 static bool pause_is_last(struct queue *q, enum pause_reason r)
 {
     assert(!q->pauses[r].told || q->share->n_told[r] > 0);

@@ -2,19 +2,19 @@
 
 #include "onceward/core/queue.h"
 
-/* Begins, continues or ends a pause of a queue, with a reason in words. queue_time logs it after it has
- * lasted a while. Private to the core. */
+/* Begins, continues or ends a pause of a queue, with its reason as text. queue_time logs a pause that has lasted a
+ * while. Private to the core. */
 void pause_begin(struct queue *q, int64_t now_ms, enum pause_reason r, const char *text);
 void pause_end(struct queue *q, int64_t now_ms, enum pause_reason r);
-/* Counts a partition whose pause is to be told. Is it the one that logs it? */
+/* Counts a partition whose pause is to be logged. Is it the one that logs it? */
 bool pause_is_first(struct queue *q, enum pause_reason r);
 void pause_tell_again(struct queue *q, enum pause_reason r);
 bool pause_is_on(const struct queue *q, enum pause_reason r);
 bool pause_is_any_on(const struct queue *q);
 
-/* An operator's pause in which no message could be renewed near its delivery limit: the queue has no consumer, so its
- * messages rest there, and what is near the limit stays held. */
+/* Is the queue paused by an operator without a consumer? No message could be renewed near its delivery limit, so
+ * messages rest in the queue, and those near the limit stay held. */
 bool pause_rests(const struct queue *q);
 
-/* During a pause: can only a message show that the application has recovered? */
+/* Is this a pause in which only a message can show that the application has recovered? */
 bool pause_needs_message(const struct queue *q);

@@ -6,7 +6,8 @@
 
 #include <assert.h>
 
-/* The queue's number in the upper bits; below it that of the group, with a mark, or of the delivery: never 0. */
+/* Owner of a group: the queue's number in the upper bits, then a mark and the group's number. A delivery's owner has
+ * its ref there. Never 0. */
 static uint64_t quarantine_group_owner(const struct queue *q)
 {
     return q->number << 40 | 1ull << 39 | (q->quarantine.number & 0x7fffffffff);
@@ -44,7 +45,7 @@ static void quarantine_add(struct queue *q, struct delivery *d)
 
 void quarantine_open(struct queue *q, struct delivery *d)
 {
-    /* With the place in its own name it goes alone: from a group it would never leave that place. */
+    /* A message with the place in its own name goes alone: from a group it would never leave that place. */
     bool has_place = q->application->place.owner == quarantine_owner(q, d);
 
     if (has_place || quarantine_has(q, d) || quarantine_keeps_place(q) || !goes_in_group(q, d))
@@ -59,7 +60,8 @@ void quarantine_open(struct queue *q, struct delivery *d)
     assert(q->quarantine.n == 1);
 }
 
-/* The kind is compared as far as it is known before the claim; batches_fill compares it again. */
+/* Does the message fit the group? The kind is compared as far as it is known before the claim; batches_fill compares
+ * it again. */
 static bool quarantine_takes(const struct queue *q, const struct delivery *d)
 {
     return quarantine_keeps_place(q) && q->application->place.taken && !q->quarantine.is_sent &&
@@ -88,7 +90,7 @@ struct delivery *quarantine_next(struct queue *q, int64_t now_ms)
         if (now_ms - d->received_ms < q->rules.max_hold_ms && quarantine_join(q, d))
             return d;
     }
-    q->quarantine.is_open = false; /* the list is walked once for each group */
+    q->quarantine.is_open = false; /* the list is walked once per group */
     return NULL;
 }
 

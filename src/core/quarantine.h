@@ -20,25 +20,25 @@ static inline bool quarantine_has(const struct queue *q, const struct delivery *
     return d->claim.group && d->claim.group == q->quarantine.number;
 }
 
-/* The owner of the quarantine that d has, or of its group, for application_take_place. */
+/* Owner of the quarantine of d or of its group, for application_take_place. */
 uint64_t quarantine_owner(const struct queue *q, const struct delivery *d);
 
-/* d asks for quarantine: as the first of a new group, if it goes in one and none is in quarantine. */
+/* d asks for quarantine: as the first of a new group, if it goes in a group and none is in quarantine. */
 void quarantine_open(struct queue *q, struct delivery *d);
 
 /* d becomes a member, if the group is in quarantine, has room, and its request was not sent. */
 bool quarantine_join(struct queue *q, struct delivery *d);
 
-/* The next message that is to be claimed for the group; NULL: none. */
+/* Next message to be claimed for the group. NULL: none. */
 struct delivery *quarantine_next(struct queue *q, int64_t now_ms);
 
-/* For a message that turns out to need quarantine when it has a slot reserved already: see application_find_place. */
+/* For a message that turns out to need quarantine when it has a slot already: see application_find_place. */
 bool quarantine_find(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* Is no claim of the group of d in flight? */
 bool quarantine_is_claimed(const struct queue *q, const struct delivery *d);
 
-/* The request of the group is in flight, if the first member belongs to one. */
+/* The request of the group is in flight, if the first member belongs to a group. */
 void quarantine_sent(struct queue *q, const struct delivery *first);
 
 /* d is no longer quarantined and no longer waits for it. The last member ends the group's quarantine. */

@@ -48,8 +48,8 @@ void queue_deinit(struct queue *q)
 
 /* --- the database --- */
 
-/* A crashed server has lost claims that it had not flushed: claims that were not forwarded are repeated, with
- * the same tokens. */
+/* A crashed server has lost the claims that it had not flushed. Claims that were not forwarded are repeated with the
+ * same tokens. */
 void queue_database_lost(struct queue *q, int64_t now_ms)
 {
     struct link *k;

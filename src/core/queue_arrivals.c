@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A delivery whose body was skipped: it is requeued when there is room; one that never fits is rejected, or
- * held if nothing may be lost. */
+/* Requeues a delivery whose body was skipped once there is room. A body that never fits is rejected, or held if
+ * nothing may be lost. */
 static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
@@ -46,13 +46,13 @@ static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct 
         counter_add(&q->counts.dead, 1);
         return life_reject_again(q, now_ms, d);
     }
-    /* A body that cannot be stored, and must not be lost. The queue continues beside it, and it is requeued
-     * after max_hold. Before the delivery limit this sidecar takes nothing more from the queue, so that a
-     * replica with room for the message still gets it well before the limit. */
+    /* The body cannot be stored and must not be lost: the queue continues beside it, and requeues it after max_hold.
+     * Just before the delivery limit this sidecar takes nothing more, so that a replica with room gets the message in
+     * time. */
     if (rests || q->rules.ordered)
         pause_begin(q, now_ms, PAUSE_TOO_LARGE, n->text);
     if (q->rules
-            .ordered) { /* its key is unknown, so the whole queue waits: also deliveries behind it on this channel */
+            .ordered) { /* unknown key: the whole queue waits, with the deliveries behind it on this channel */
         order_stop(q, now_ms, "a message is too large, and its key is unknown");
         return step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX);
     }
@@ -141,9 +141,8 @@ void queue_kind_known(struct queue *q, enum queue_kind kind)
     q->flow.last_chances = true;
 }
 
-/* Handles a list after the loss of the channel: deliveries without a claim end, others release it first.
- * Others may be added to this list meanwhile (followers of ended ones), so its deliveries are collected
- * first. */
+/* Ends the deliveries of a list after the loss of the channel; those with a claim release it first. Ended leaders may
+ * add followers to the list meanwhile, so its deliveries are collected first. */
 static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
 {
     size_t n = 0;

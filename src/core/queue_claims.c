@@ -15,15 +15,12 @@
 
 enum {
     N_RECLAIMS_MAX = 2,    /* new windows for one attempt, before it is forwarded with a short one */
-    BACKLOG_LOOK_MS = 100, /* a message that waits this long for a slot is worth a lookup for an earlier
-                              completion */
+    BACKLOG_LOOK_MS = 100, /* a message that waits this long for a slot is looked up: it may be completed */
     LOOK_EVERY_MS = 20,    /* between two passes over the waiting messages */
     N_LOOKS = 64,          /* lookups wanted at once: a message that waits for one cannot be claimed */
-    LEFT_MS = 60000,       /* interval of trying a message here that is left to others, if nothing else
-                              arrives */
+    LEFT_MS = 60000,       /* between two tries of a message left to others, if nothing else arrives */
     REVOKED_MS = 1000,
-    ALONE_LOOK_MS =
-        200, /* interval for a message that needs quarantine and may not keep others waiting now */
+    ALONE_LOOK_MS = 200, /* the same, if it needs quarantine and may not keep others waiting now */
 };
 
 /* --- claims and lookups --- */
@@ -34,10 +31,9 @@ static bool most_are_duplicates(const struct queue *q)
     return q->flow.duplicates > 0.6;
 }
 
-/* Some messages are copies. Otherwise a lookup costs the database a call and saves none: in a queue of new
- * messages that are claimed one after another, each would be looked up once its backlog waits for
- * BACKLOG_LOOK_MS. But if nothing was claimed for that long, a lookup is the only progress for completed
- * messages. */
+/* Are some messages copies, so that a lookup saves a claim? In a queue of new messages each would be looked up once
+ * its backlog waits for BACKLOG_LOOK_MS. But if nothing was claimed for that long, a lookup is the only progress for
+ * completed messages. */
 static bool looks_pay(const struct queue *q, int64_t now_ms)
 {
     return q->flow.duplicates > 0.02 || now_ms - q->flow.claimed_ms > BACKLOG_LOOK_MS;
@@ -49,7 +45,7 @@ static bool may_be_looked_at(const struct delivery *d)
            !d->given_up;
 }
 
-/* Wants lookups for all ripe messages, up to N_LOOKS: one pass over those looked up before serves many. */
+/* Wants lookups for all ripe messages, up to N_LOOKS. One pass over those looked up before serves many. */
 static void want_looks(struct queue *q, int64_t now_ms)
 {
     bool most = most_are_duplicates(q);
@@ -80,8 +76,8 @@ static void want_looks(struct queue *q, int64_t now_ms)
     q->flow.look_ms = next;
 }
 
-/* When most are copies, none is claimed before its lookup: so lookups postponed while copies were few are due
- * now. */
+/* When most messages are copies, each is looked up before its claim: so lookups postponed while copies were few are
+ * due now. */
 static bool may_look(const struct queue *q, int64_t now_ms)
 {
     if (most_are_duplicates(q))
@@ -118,9 +114,8 @@ static bool is_trying(const struct queue *q)
     return q->share->limiter.limit < 2 || q->application->limiter.limit < 2 || q->share->brake.on;
 }
 
-/* How many claims beyond the free slots will find a slot when they are answered: as many as are served during
- * one round trip of a claim. Doubled, since the next claims are sent only when these have returned, and some
- * take longer than the mean: a slot that waits is lost. */
+/* Number of claims beyond the free slots that will find a slot when they are answered: as many as are served during
+ * one round trip of a claim. Doubled, since the next claims wait for these, and a slot that waits is lost. */
 static int look_ahead(const struct queue *q)
 {
     int limit =
@@ -187,8 +182,8 @@ static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, 
     return true;
 }
 
-/* A message that the broker is about to drop, or that an operator gives up, is claimed only to be dead-lettered,
- * even if the application is down. */
+/* Claims a message only to dead-letter it, even if the application is down: the broker is about to drop it, or an
+ * operator gives it up. */
 static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret)
 {
     if (!q->flow.last_chances || !database_is_up(q->database) || q->drain >= DRAIN_LEAVING)
@@ -212,30 +207,29 @@ static bool needs_to_be_alone(const struct delivery *d)
     return d->row_end != ROW_END_ON_HOLD && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS);
 }
 
-/* Beside others it would crash them too, and its crash would prove nothing: it waits for quarantine. */
+/* Must the message wait for quarantine? Beside others it would crash them too, and its crash would prove nothing. */
 static bool goes_only_alone(const struct delivery *d)
 {
     return d->row_end != ROW_END_ON_HOLD &&
            (d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS);
 }
 
-/* The other replicas of an ordered queue get no message while this one has it. */
+/* Do other replicas get messages? Those of an ordered queue get none while this one has it. */
 static bool others_get_messages(const struct queue *q)
 {
     return q->n_others && !q->rules.ordered;
 }
 
-/* While the circuit breaker is on and another replica consumes, redelivered messages are not tried: the other
- * replicas should get them. But if nothing else arrives, the application's recovery would go unnoticed: then
- * one is tried every LEFT_MS. */
+/* While the circuit breaker is on and another replica consumes, redelivered messages are left to the others. If
+ * nothing else arrives, one is tried every LEFT_MS, or the application's recovery would go unnoticed. */
 static bool is_left_to_others(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return q->share->brake.on && others_get_messages(q) && delivery_is_redelivered(d) &&
            now_ms - q->share->brake.tried_ms < LEFT_MS;
 }
 
-/* The message that waits for quarantine, if it belongs to this queue; no other may go meanwhile. The circuit
- * breaker may hold it back. */
+/* The message of this queue that waits for quarantine: no other may go meanwhile. The circuit breaker may hold it
+ * back. NULL: none. */
 static struct delivery *place_owner(struct queue *q)
 {
     uint64_t owner = q->application->place.owner;
@@ -262,7 +256,7 @@ static void give_up_place(struct queue *q, int64_t now_ms)
         quarantine_leave(q, now_ms, d);
 }
 
-/* The next candidate: the first waiting message; if one at a time is tried, the one with the oldest last try. */
+/* Next candidate: the first waiting message or, while one at a time is tried, the one with the oldest last try. */
 static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
 {
     struct delivery *best = place_owner(q);
@@ -293,7 +287,7 @@ static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
     return NULL;
 }
 
-/* Held for max_hold already: another attempt would hold it longer. */
+/* Has the message been held for max_hold? Another attempt would hold it longer. */
 static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
@@ -379,7 +373,7 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
 
 /* --- requests --- */
 
-/* The claim is useless: no slot was free until its window had nearly ended, or none will be soon. */
+/* Is the claim useless? No slot was free until its window had nearly ended, or none will be soon. */
 static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     int64_t left = d->claim.window_ends_ms - now_ms, tenth = q->rules.token_window_ms / 10;
@@ -410,8 +404,8 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
         return false;
     if (a->place.owner == quarantine_owner(q, d))
         return a->place.taken && quarantine_is_claimed(q, d);
-    /* A message that was claimed before another one asked for quarantine is among those that quarantine waits
-     * for. */
+    /* Quarantine waits for messages that were claimed before it was requested. Once it has begun, no other one is
+     * sent. */
     if (a->place.owner && a->place.taken && now_ms < a->place.until_ms)
         return false;
     if (!taken)
@@ -420,8 +414,8 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
            a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms);
 }
 
-/* A quarantined request has the application for itself for a window at first, and for twice as long with each
- * crash of its members: so a killer that takes long is found, too. */
+/* A quarantined request has the application to itself for one window, and for twice as long with each crash of its
+ * members, so that a slow killer is found too. */
 static void share_place(struct queue *q, int64_t now_ms, const struct request *r)
 {
     int64_t patience = q->rules.token_window_ms;
@@ -443,7 +437,7 @@ static void share_place(struct queue *q, int64_t now_ms, const struct request *r
                             now_ms + patience + REVOKED_MS);
 }
 
-/* Is the window too short for an attempt, so that a new one is asked for first? */
+/* Is the window too short for an attempt? Then a new one is requested first. */
 static bool needs_reclaim(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return d->claim.window_ends_ms - now_ms < q->rules.token_window_ms / 10 * 9 &&
@@ -536,7 +530,7 @@ bool queue_wants_slot(const struct queue *q)
     return q->held.wanted[OP_CLAIM].len + q->held.wanted[OP_FORWARD].len > 0;
 }
 
-/* Requests are in the order of their starts; an extended one moves behind the others. */
+/* Requests are in the order of their starts. An extended one moves behind the others. */
 bool queue_may_hang(const struct queue *q, int64_t now_ms)
 {
     const struct list *l = &q->held.in_flight;

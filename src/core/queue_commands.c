@@ -83,8 +83,8 @@ void queue_command_retry(struct queue *q, int64_t now_ms, const char *by)
 
 /* --- give up --- */
 
-/* The renewal ends unless its statement or its copy is in flight: then the answer ends it. At the end of a drain
- * nothing is claimed any more. */
+/* The renewal ends, unless its statement or its copy is in flight: then the answer ends it. At the end of a drain
+ * nothing is claimed. */
 static void end_renewal(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     if (d->phase == PHASE_WANTED && q->drain < DRAIN_LEAVING)
@@ -96,7 +96,8 @@ static void end_renewal(struct queue *q, int64_t now_ms, struct delivery *d)
 static void give_up_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     d->given_up = q->flow.last_chances = true;
-    if (d->op == OP_DEAD_LETTER && d->wait == WAIT_BRAKE) /* no claim is needed: only the letter is missing */
+    if (d->op == OP_DEAD_LETTER &&
+        d->wait == WAIT_BRAKE) /* no claim is needed: only the dead letter is missing */
         life_go(q, now_ms, d, FACT_COMMAND, life_give_up(q, now_ms, d, delivery_dead_letter(d)->row));
     else if (d->op == OP_RENEW || d->op == OP_PUBLISH)
         end_renewal(q, now_ms, d);
@@ -150,8 +151,8 @@ void queue_command_give_up(struct queue *q, int64_t now_ms, const char *by, cons
         tell_command(q, "give_up", by, n);
 }
 
-/* Failed or to be given up, and waiting because of the circuit breaker: for its turn, its time, or
- * the end of a statement. */
+/* Does a failed message, or one to be given up, wait because of the circuit breaker: for its turn, its time, or the
+ * end of a statement? */
 static bool is_held_by_brake(const struct delivery *d)
 {
     if (d->wait == WAIT_BRAKE)

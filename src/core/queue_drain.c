@@ -6,8 +6,8 @@
 #include "core/notes.h"
 #include "core/order.h"
 
-/* Idle deliveries are requeued once nothing new can arrive; requests in flight may finish until the end of
- * the grace period. */
+/* Requeues idle deliveries, once nothing new can arrive. Requests in flight may finish until the end of the grace
+ * period. */
 static void drain_idle(struct queue *q, int64_t now_ms)
 {
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
@@ -30,9 +30,8 @@ static void drain_idle(struct queue *q, int64_t now_ms)
     }
 }
 
-/* The grace period is over: claims are released without a charge. With transaction completion the fence
- * allows the next owner to start at once. With response completion it must wait for the end of the window,
- * since the application may still be at work. */
+/* The grace period is over: claims are released without a charge. With `transaction` the fence lets the next owner
+ * start at once. With `response` it must wait for the end of the window, since the application may still work. */
 static void drain_out(struct queue *q, int64_t now_ms)
 {
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
@@ -47,8 +46,8 @@ static void drain_out(struct queue *q, int64_t now_ms)
     }
 }
 
-/* A message that the broker would drop when requeued, and whose row stayed locked, is stored whole; the row
- * is left unchanged. The same goes for each message of a queue with a delivery limit of 0. */
+/* Stores a message whole that the broker would drop when requeued, and whose row stayed locked. The row is left
+ * unchanged. With a delivery limit of 0 that is each message. */
 static void drain_near(struct queue *q, int64_t now_ms)
 {
     enum { UNPUBLISHED_MS = 500 }; /* before the end: copies not published by then are handled */
@@ -67,8 +66,8 @@ static void drain_near(struct queue *q, int64_t now_ms)
     }
 }
 
-/* The database refuses statements, and the broker would drop requeued messages: the database is asked often,
- * so that messages it accepts again are stored before the end. */
+/* Asks a database that refuses statements often, since the broker would drop requeued messages: what it accepts again
+ * is stored before the end. */
 static void drain_asks(struct queue *q, int64_t now_ms)
 {
     enum { ASK_MS = 250 };
@@ -86,8 +85,8 @@ static void drain_asks(struct queue *q, int64_t now_ms)
     }
 }
 
-/* The last resort, with a database that does not answer: rows stay unchanged. Closing the channel with
- * unacked deliveries would count a delivery for all of them on some brokers; a requeue does so on fewer. */
+/* Requeues everything as the last resort, when the database does not answer. Closing the channel would count a
+ * delivery for all unacked messages on some brokers; a requeue does so on fewer. */
 static void drain_all(struct queue *q, int64_t now_ms)
 {
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
@@ -102,8 +101,8 @@ static void drain_all(struct queue *q, int64_t now_ms)
 void drain_step(struct queue *q, int64_t now_ms)
 {
     enum { HELD_RETURN_MS = 3000, LEAVE_MS = 500 };
-    /* An ordered queue stays subscribed, since a cancel would hand it on before its deliveries are back. They
-     * return with the connection. */
+    /* An ordered queue stays subscribed, since a cancel would hand it on before its deliveries have returned with the
+     * connection. */
     bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation || q->rules.ordered;
 
     if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE)

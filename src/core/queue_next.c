@@ -18,16 +18,15 @@
 
 enum {
     DEATH_WAIT_MS = 1000,
-    /* How long an ack waits for its predecessors before it is sent alone, with little credit left and
-     * otherwise: one ack for many deliveries costs the broker a fraction of many acks. */
+    /* An ack that waits for its predecessors is sent alone after this time, with little credit left and otherwise.
+     * One ack for many deliveries costs the broker a fraction of many acks. */
     ACK_STARVED_MS = 10,
     ACK_SINGLE_MS = 500,
-    /* While messages wait for a slot, no publisher waits for an ack: it is sent for many, or after this time.
-     * Otherwise, with many queues, each would send an ack for a few messages in each turn, and the broker
-     * would log each to disk. */
+    /* While messages wait for a slot, no publisher waits for an ack: acks gather for this time. Otherwise each of
+     * many queues would send an ack for a few messages in each turn, and the broker would log each to disk. */
     ACK_GATHER_MS = 100,
     STOP_LOOK_MS = 20,     /* while the channel of an ordered queue is being closed */
-    N_LETTERS_PASSED = 64, /* letters passed over in one pass; the next pass starts behind them */
+    N_LETTERS_PASSED = 64, /* dead letters passed over in one pass; the next pass starts behind them */
 };
 
 /* --- log lines --- */
@@ -109,7 +108,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
     return true;
 }
 
-/* Is there nothing left to claim while slots are free, so that acks would bring more? */
+/* Is there nothing left to claim while slots are free? Then acks bring more. */
 static bool is_starved(const struct queue *q)
 {
     return q->held.unacked.len * 4 >= (size_t)q->consumer.prefetch * 3 && !q->held.wanted[OP_CLAIM].len &&
@@ -188,7 +187,7 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
 {
     struct link *k = list_first(&q->held.wanted[OP_REVOKE]);
 
-    if (k) { /* the end of a window is charged like any other failure, or not */
+    if (k) { /* an expired window is charged like any other failure, unless spared */
         bool spared =
             q->share->brake.on || request_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
 
@@ -203,7 +202,7 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
     return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
 }
 
-/* The number of messages with an open outcome that could still switch the circuit breaker on. */
+/* Number of messages with an open outcome that could still switch the circuit breaker on. */
 static size_t n_open(const struct queue *q)
 {
     const struct queue_held *h = &q->held;
@@ -213,15 +212,15 @@ static size_t n_open(const struct queue *q)
            h->waiting[WAIT_WATCHING].len;
 }
 
-/* Others that fail as well may be arriving: one batch of deliveries is not everything. A success in between
- * shows that the message is at fault. */
+/* Are other failures likely to arrive? One batch of deliveries is not everything. A success in between shows that the
+ * message is at fault. */
 static bool others_may_fail(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return delivery_dead_letter(d)->charged && q->share->brake.threshold && q->share->brake.n && !q->drain &&
            now_ms - d->ready_ms < DEATH_WAIT_MS;
 }
 
-/* Giving a message up waits while other answers may show whether it is at fault; for half a window at most,
+/* Must a dead letter wait while other answers may show whether the message is at fault? For half a window at most,
  * since the token must still be the row's. */
 static bool death_waits(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
@@ -246,7 +245,7 @@ bool queue_take_large_letter(struct queue *q)
     return is_waiting;
 }
 
-/* Was it given up because of an answer, which an aborted transaction may have caused? Age needs no request. */
+/* Did an answer cause the dead letter, perhaps after an aborted transaction? Age needs no request. */
 static bool was_refused(const struct delivery *d)
 {
     return delivery_dead_letter(d)->reason != DEAD_TOO_OLD;
@@ -255,7 +254,7 @@ static bool was_refused(const struct delivery *d)
 static bool next_dead_letter(struct queue *q, int64_t now_ms, unsigned can, struct action *ret)
 {
     int n_passed = 0;
-    size_t n_left = q->held.wanted[OP_DEAD_LETTER].len; /* letters put behind come up once more */
+    size_t n_left = q->held.wanted[OP_DEAD_LETTER].len; /* dead letters put behind come up once more */
 
     list_each(&q->held.wanted[OP_DEAD_LETTER], k)
     {
@@ -286,7 +285,7 @@ static bool next_dead_letter(struct queue *q, int64_t now_ms, unsigned can, stru
 
 /* --- the consumer --- */
 
-/* A delivery that arrived now could not be processed, or not be kept. */
+/* Could a delivery that arrived now not be processed, or not be kept? */
 static bool is_standing_still(const struct queue *q)
 {
     static const enum pause_reason reasons[] = {PAUSE_BYTES_FULL, PAUSE_REFUSED, PAUSE_OPERATOR,
@@ -321,8 +320,8 @@ static struct consumer_load load_of(const struct queue *q)
     };
 }
 
-/* Everything was left to other replicas. If there is none here, one probe message is taken when only a
- * message can show that the application has recovered. */
+/* After everything was left to other replicas, this one may take one probe message, if only a message can show that
+ * the application has recovered. */
 static bool may_try_another(const struct queue *q, int64_t now_ms)
 {
     return pause_needs_message(q) && !q->held.unacked.len && now_ms - q->flow.left_ms >= TO_TRY_WITH_MS;
@@ -331,7 +330,7 @@ static bool may_try_another(const struct queue *q, int64_t now_ms)
 /* Before its first start a queue waits until everything is available. From then on it stays subscribed. */
 static bool may_consume(const struct queue *q, int64_t now_ms)
 {
-    /* Near its delivery limit an ordered queue keeps its messages, but does not take them once more. */
+    /* An ordered queue near its delivery limit keeps its messages, but does not take them once more. */
     if (pause_is_on(q, PAUSE_DELIVERY_LIMIT) && !q->held.unacked.len)
         return false;
     /* Another replica may be registered, and the queue has one active consumer. */
@@ -345,8 +344,7 @@ static bool may_consume(const struct queue *q, int64_t now_ms)
     return q->ready || (database_is_up(q->database) && q->application->reached && !is_standing_still(q));
 }
 
-/* The maximum of deliveries waits here already: fresh credit, even for one delivery, would add to it each
- * time. */
+/* Does the maximum of deliveries wait here? New credit would add to them each time. */
 static bool is_full(const struct queue *q, const struct consumer_load *l)
 {
     int most = q->rules.max_parked > q->rules.prefetch ? q->rules.max_parked : q->rules.prefetch;
@@ -354,8 +352,8 @@ static bool is_full(const struct queue *q, const struct consumer_load *l)
     return l->n_waiting >= (size_t)most || pause_is_on(q, PAUSE_PARKED_FULL);
 }
 
-/* The broker would delete the queue, with its messages, when this consumer is cancelled. Other replicas are no reason to
- * cancel it: they may pause at the same time. So it stays, with one delivery, behind the others' consumers. */
+/* Must the consumer stay, because the broker would delete the queue with its messages? Other replicas do not count,
+ * since they may pause at the same time. A consumer that stays gets one delivery, behind the others' consumers. */
 static bool is_kept(const struct queue *q, bool want)
 {
     if (q->consumer.state == CONSUMER_NONE || q->drain || q->rules.ordered)
@@ -393,7 +391,8 @@ static void subscribe_consumer(struct queue *q, int64_t now_ms, const struct con
         ret->priority = handover_subscribes(q);
 }
 
-/* Everything that is held waits for its time, so it has passed the database once; or for a leader, which has not. */
+/* Has everything that is held passed the database once? A message that waits for its time has; one that waits for a
+ * leader has not. */
 static bool holds_parked_only(const struct queue *q)
 {
     list_each(&q->held.unacked, k)
@@ -406,9 +405,9 @@ static bool holds_parked_only(const struct queue *q)
     return q->held.unacked.len > 0;
 }
 
-/* The first delivery after an unclean end has not ended this process too: it is with the application, done,
- * or parked. So a slow application does not keep the others waiting. A delivery that is gone with its channel, or that
- * waits beside a new consumer for its database, has shown nothing. */
+/* The first delivery after an unclean end has not ended this process as well: it is with the application, done, or
+ * parked. A delivery that is gone with its channel, or waits beside a new consumer for its database, has shown
+ * nothing. */
 static bool first_delivery_survived(const struct queue *q)
 {
     const struct queue_counts *c = &q->counts;

@@ -1,5 +1,5 @@
-/* Deliveries that are requeued, checked once a second: those held for max_hold, those that another replica
- * could take, and those that keep others from arriving. */
+/* Deliveries that are requeued, checked once a second: those held for max_hold, those that another replica could
+ * take, and those that keep others from arriving. */
 #include "core/steps.h"
 
 #include "core/life.h"
@@ -29,7 +29,7 @@ static bool return_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
     return s.kind != STEP_STAY;
 }
 
-/* Does it only wait here, with no request in flight? It may also wait for its letter, or for a row that an
+/* Does the delivery only wait here, with no request in flight? For its dead letter too, or for a row that an
  * application keeps locked. */
 static bool may_leave(const struct queue *q, const struct delivery *d)
 {
@@ -39,8 +39,8 @@ static bool may_leave(const struct queue *q, const struct delivery *d)
            (d->op == OP_DEAD_LETTER && delivery_is_rowless(d) && !database_is_up(q->database));
 }
 
-/* Its row stays locked beyond max_hold: the row is left unchanged. A delivery near the delivery limit is
- * stored whole, and does not count as returned. */
+/* Returns a delivery whose row stays locked beyond max_hold. The row is left unchanged. Near the delivery limit the
+ * message is stored whole, and does not count as returned. */
 static bool return_old_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     bool near = life_must_stay(q, d) && returns_are_counted(&q->returns), locked = d->wait == WAIT_LOCKED;
@@ -93,12 +93,14 @@ static void return_old(struct queue *q, int64_t now_ms)
     tell_returned(q, n, "held for max_hold");
 }
 
-/* The start of a pause in which nothing can progress here, and which other replicas may not have. */
+/* Start of the oldest pause in which nothing can progress here, and which other replicas may not have. INT64_MAX:
+ * none. */
 static int64_t paused_since_ms(const struct queue *q)
 {
     static const enum pause_reason pauses[] = {PAUSE_APPLICATION, PAUSE_OVERLOADED, PAUSE_OPERATOR,
                                                PAUSE_EVERYTHING_FAILS};
-    /* A return of an ordered queue returns all its messages, which the broker counts. */
+    /* An ordered queue returns all its messages, which the broker counts: only the first of these pauses justifies
+     * that. */
     size_t n_pauses = q->rules.ordered ? 1 : sizeof(pauses) / sizeof(pauses[0]);
     int64_t since = INT64_MAX;
 
@@ -108,14 +110,14 @@ static int64_t paused_since_ms(const struct queue *q)
     return since;
 }
 
-/* May it be left to another replica? */
+/* May the delivery be left to another replica? */
 static bool is_left(const struct queue *q, const struct delivery *d)
 {
     return (held_is_idle(d) || d->wait == WAIT_BRAKE) && !life_must_stay(q, d);
 }
 
-/* Probe message kept if only a message can show that the application has recovered: one that may be tried
- * soon. It is kept from the other replicas, so after a while another one takes its place. */
+/* Probe message that stays, if only a message can show that the application has recovered: one that may be tried
+ * soon. The other replicas do not get it, so after a while another one takes its place. */
 static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms)
 {
     const struct delivery *first = NULL;
@@ -136,7 +138,8 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
     return first;
 }
 
-/* Would a returned delivery come straight back? A consumer that must stay has one delivery at most, which stays. */
+/* Would the broker redeliver a returned message to this consumer at once? A consumer that must stay has one delivery
+ * at most, which stays. */
 static bool comes_back(const struct queue *q)
 {
     const struct consumer *c = &q->consumer;
@@ -148,7 +151,7 @@ static bool comes_back(const struct queue *q)
     return c->state != CONSUMER_ACTIVE || !c->yielded || c->former;
 }
 
-/* Delivery that keeps the one credit of a consumer that must stay. After a while another one takes its place. */
+/* Does this delivery keep the one credit of a consumer that must stay? After a while another one takes its place. */
 static bool keeps_credit(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     return q->consumer.state == CONSUMER_ACTIVE && d->copy.consumer == q->consumer.number &&
@@ -161,7 +164,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
     const struct delivery *stays;
     int64_t since = paused_since_ms(q), n = 0;
 
-    /* Useless if all replicas do the same at the same time, and an operator's pause holds for all of them. */
+    /* Returns are useless if all replicas return at the same time: an operator's pause holds for all of them. */
     q->left_to_others = since != INT64_MAX && now_ms - since >= q->rules.pause_hold_ms && q->n_others > 0 &&
                         database_is_up(q->database) && !q->commands.paused && !q->drain;
     if (q->left_to_others && q->rules.ordered && q->held.unacked.len)
@@ -188,10 +191,10 @@ static int by_due(const void *a, const void *b)
     return x->timer.at_ms < y->timer.at_ms ? 1 : x->timer.at_ms > y->timer.at_ms ? -1 : 0;
 }
 
-/* Messages that wait for longer than pause_hold may fill half of max_parked. Beyond that the latest due are returned,
- * so that others pass. As for every return, another replica may take such a message, or it is redelivered behind those
- * that wait for room. Alone on a queue that requeues to its front it would be redelivered at once: there max_parked is
- * the bound, and is logged. Under a single active consumer it would go behind its successors. */
+/* Returns the messages that are due last, once those that wait for longer than pause_hold fill half of max_parked, so
+ * that others pass. Another replica may take them, or they are redelivered behind the others. Not alone on a queue
+ * that requeues to its front, where max_parked is the bound and is logged, nor under a single active consumer, where
+ * they would fall behind their successors. */
 static void return_crowded(struct queue *q, int64_t now_ms)
 {
     struct list *l = &q->held.waiting[WAIT_DUE];

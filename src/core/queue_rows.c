@@ -19,7 +19,7 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
 
     assert(r->op < N_OPERATIONS && r->answer < N_ROW_ANSWERS);
     if (!d || d->phase != PHASE_SENT || d->op != r->op || !by_operation[d->op])
-        return; /* the delivery has taken another way meanwhile */
+        return; /* the delivery has moved on meanwhile */
     if (r->answer != ROW_LOCKED && r->answer != ROW_RETRY && r->answer != ROW_UNKNOWN)
         d->locked_since_ms = 0;
     struct step s = r->answer == ROW_UNKNOWN || r->answer == ROW_RETRY ? row_repeat(q, now_ms, d, r)

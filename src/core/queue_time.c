@@ -57,7 +57,7 @@ static size_t surplus_bound(const struct queue *q)
     return fitting > least ? fitting : least;
 }
 
-/* This queue's part in the sums over all partitions. */
+/* Adds this queue's part to the sums over all partitions. */
 static void say_to_share(struct queue *q, int64_t now_ms)
 {
     bool wants = queue_wants_slot(q), hangs = queue_may_hang(q, now_ms);
@@ -75,7 +75,7 @@ static void say_to_share(struct queue *q, int64_t now_ms)
 static void update_parked(struct queue *q, int64_t now_ms)
 {
     size_t n = q->share->n_parked, most = (size_t)q->rules.max_parked;
-    /* Deliveries being released or checked are here until that ends, and perhaps afterwards. */
+    /* Deliveries that are being released or checked stay here until that ends, and perhaps afterwards. */
     size_t n_asked = q->held.wanted[OP_RELEASE].len + q->held.sent[OP_RELEASE].len +
                      q->held.wanted[OP_CHECK].len + q->held.sent[OP_CHECK].len;
     struct note *line;
@@ -115,7 +115,7 @@ static void update_bytes(struct queue *q, int64_t now_ms)
         pause_end(q, now_ms, PAUSE_BYTES_FULL);
 }
 
-/* --- pauses caused by others' states --- */
+/* --- pauses that follow the state of others --- */
 
 static void pause_follows(struct queue *q, int64_t now_ms, enum pause_reason r, bool on, const char *text)
 {
@@ -125,7 +125,7 @@ static void pause_follows(struct queue *q, int64_t now_ms, enum pause_reason r, 
         pause_begin(q, now_ms, r, text);
 }
 
-/* At a limit of 1 without a good answer since: relevant while messages wait. */
+/* Has the limiter stayed at 1 without a good answer? Relevant only while messages wait. */
 static bool is_slow(const struct limiter *l, int64_t now_ms, bool wants)
 {
     return l->slow_since_ms && (wants || now_ms < l->wait_until_ms);
@@ -149,7 +149,7 @@ static void update_pauses(struct queue *q, int64_t now_ms)
                  q->database->reason);
 }
 
-/* Some pauses end within a moment, and are not worth two lines. */
+/* Is the pause logged at once? Some end within a moment, and are not worth two lines. */
 static bool is_told_at_once(enum pause_reason r)
 {
     return r != PAUSE_APPLICATION && r != PAUSE_OVERLOADED && r != PAUSE_BYTES_FULL;
@@ -161,7 +161,7 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
         struct queue_pause *p = &q->pauses[r];
 
         if (!q->ready && (r == PAUSE_APPLICATION || r == PAUSE_DATABASE))
-            continue; /* before its first start a queue waits: the shell logs that */
+            continue; /* before the first start the shell logs what a queue waits for */
         if (!p->since_ms || p->told || (!is_told_at_once(r) && now_ms - p->since_ms < TELL_MS))
             continue;
         p->told = true;
@@ -176,7 +176,7 @@ static void tell_pauses(struct queue *q, int64_t now_ms)
 
 /* --- questions --- */
 
-/* For a row that stays locked longer than the window, the lock's owner is logged once per interval. */
+/* Asks for the lock's owner once per interval, if a row stays locked longer than the window, to log it. */
 static void ask_lock_holder(struct queue *q, int64_t now_ms)
 {
     if (q->asks.lock_holder || now_ms - q->asks.lock_holder_ms < q->rules.stats_interval_ms)

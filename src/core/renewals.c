@@ -13,8 +13,8 @@
 enum {
     PUBLISH_FIRST_MS = 500, /* between two tries to publish a copy */
     PUBLISH_LAST_MS = 30000,
-    LOOP_LOOK_MS = 60000, /* between two questions about a row that may not be renewed */
-    FORBIDDEN_MS = 60000, /* between two tries of a permission that may have been granted meanwhile */
+    LOOP_LOOK_MS = 60000, /* between two lookups of a row that may not be renewed */
+    FORBIDDEN_MS = 60000, /* between two tries of a refused permission */
 };
 
 static const char drops_head[] =
@@ -73,8 +73,8 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
 
 /* --- its row --- */
 
-/* A message that exceeds its pace is renewed nevertheless, since the broker continues to count its
- * deliveries, and the queue pauses. A message without renewals left is held. */
+/* A message that exceeds its pace is renewed nevertheless, since the broker continues to count its deliveries, and
+ * the queue pauses. A message without renewals left is held. */
 static struct step renewed_too_often(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     bool is_counted = r->wait_ms > 0;
@@ -138,7 +138,8 @@ static struct step after_confirm(struct queue *q, int64_t now_ms, struct deliver
 {
     counter_add(&q->counts.renewed, 1);
     notes_tell_limited(q, now_ms, EVENT_RENEWED, d);
-    /* The consumer stays in this pause, so only its deliveries, whose copies are safe, keep others from arriving. */
+    /* The consumer stays in this pause. So its deliveries, whose copies are safe, are kept to stop others from
+     * arriving. */
     if (pause_is_on(q, PAUSE_RENEWAL_LOOP) && returns_need_consumer(&q->returns))
         return step_with(step_wait(OP_ACK, WAIT_RENEWAL, q->loop_until_ms), EFFECT_RELEASE_FOLLOWERS);
     return step_with(step_want(OP_ACK), EFFECT_RELEASE_FOLLOWERS);
@@ -167,13 +168,13 @@ void queue_published(struct queue *q, int64_t now_ms, uint64_t ref, enum publica
         q->flow.last_chances = true;
     }
     if (!d || d->op != OP_PUBLISH || d->phase != PHASE_SENT)
-        return; /* the delivery has taken another way meanwhile */
+        return; /* the delivery has moved on meanwhile */
     bool confirmed = what == PUBLICATION_CONFIRMED;
     struct step s;
 
     if (confirmed) {
         s = after_confirm(q, now_ms, d);
-    } else if (what == PUBLICATION_FAILED && d->given_up) { /* its copy, if any, finds a dead row */
+    } else if (what == PUBLICATION_FAILED && d->given_up) { /* the copy, if there is one, finds a dead row */
         s = life_end_renewal(q, now_ms, d);
     } else if (what == PUBLICATION_FAILED) {
         s = after_failed_publication(q, now_ms, d, why);

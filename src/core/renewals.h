@@ -15,10 +15,10 @@
  * and the inbox stops one of the two. Returns because of max_hold or a drain are not counted: time bounds
  * them. */
 
-/* Must a renewal precede its claim? */
+/* Must a renewal precede the claim? */
 bool renewal_is_next(const struct queue *q, const struct delivery *d);
 
-/* The next row that counts a renewal, or the next copy. False: none now. */
+/* Next row that counts a renewal, or next copy. False: none now. */
 bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
 /* Ends the pause for a message that is renewed again and again, and tries a refused permission again. */

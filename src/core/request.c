@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { WINDOW_LEAST_MS = 20 }; /* the timer of a window that is over already */
+enum { WINDOW_LEAST_MS = 20 }; /* timer of a window that is over already */
 
 struct request *request_find(const struct queue *q, uint64_t ref)
 {
@@ -19,7 +19,7 @@ struct request *request_find(const struct queue *q, uint64_t ref)
     return NULL;
 }
 
-/* --- deliveries that remember it --- */
+/* --- references from deliveries --- */
 
 struct request *request_new(struct queue *q)
 {
@@ -124,7 +124,7 @@ void request_is_overdue(struct queue *q, struct request *r)
     list_push(request_list(q, r), &r->in_list);
 }
 
-/* The request is in its window again as soon as the row of no remaining member is asked. */
+/* The request is in its window again when no remaining member is being revoked. */
 static void request_resume(struct queue *q, struct request *r)
 {
     int64_t window_ends_ms = INT64_MAX;
@@ -161,7 +161,7 @@ static void request_abandon(struct queue *q, struct request *r)
         a->items = mem_realloc(a->items, a->cap * sizeof(*a->items));
     }
     a->items[a->n++] = (struct abandon){.ref = r->ref, .body = r->body};
-    r->body = (struct buf){0}; /* deliveries that wait for long remember the request */
+    r->body = (struct buf){0}; /* deliveries that wait for long keep the request */
     q->application->n_abandoned++;
 }
 

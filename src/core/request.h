@@ -22,18 +22,16 @@ void request_send(struct queue *q, int64_t now_ms, struct request *r);
 /* The request in flight with that ref; NULL: it was abandoned, or never sent. */
 struct request *request_find(const struct queue *q, uint64_t ref);
 
-/* An answer came: no longer in flight. Its members stay until request_leave. */
+/* An answer came: the request is no longer in flight. Its members stay until request_leave. */
 void request_end(struct queue *q, struct request *r);
 
-/* The window is over: an answer may still come, but its members' tokens are being revoked. */
+/* The window is over: an answer may still come, but the members' tokens are being revoked. */
 void request_is_overdue(struct queue *q, struct request *r);
 
-/* The token of this member was extended. The request is in flight as before when no member is being revoked any
- * more. */
+/* The token of this member was extended. Once no member is being revoked, the request is in flight as before. */
 void request_is_extended(struct queue *q, struct delivery *d);
 
-/* d awaits no answer any more; no-op when it awaits none. A request in flight that has no members left is
- * abandoned. */
+/* d no longer awaits an answer. A request in flight without members is abandoned. */
 void request_leave(struct queue *q, struct delivery *d);
 
 /* d is freed, or joins another request. */
@@ -43,6 +41,6 @@ void request_forget(struct delivery *d);
 void request_keep(struct request *r);
 void request_unkeep(struct request *r);
 
-/* The latest request of d was sent in another epoch of the database: the application's transaction may have been
- * aborted. True for one that was never sent. */
+/* Was the latest request of d sent in another epoch of the database, or never? Then the application's transaction may
+ * have been aborted. */
 bool request_is_tainted(const struct queue *q, const struct delivery *d);

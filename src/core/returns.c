@@ -4,9 +4,8 @@
 #include "onceward/base/buf.h"
 
 enum {
-    LIMIT_SPARE = 2,        /* deliveries left when a message is renewed, or stored whole */
-    LIMIT_SINCE_VERSION = 4 /* of RabbitMQ: from it on queues have a limit of their own (facts: quorum-queues,
-                               poison messages) */
+    LIMIT_SPARE = 2,        /* deliveries left when a message is renewed or stored whole */
+    LIMIT_SINCE_VERSION = 4 /* RabbitMQ with a default limit (facts: quorum-queues, poison messages) */
 };
 
 static int read_limit(const struct returns *r)
@@ -14,7 +13,8 @@ static int read_limit(const struct returns *r)
     return r->limits.read ? r->limits.delivery_limit : LIMIT_UNKNOWN;
 }
 
-/* RabbitMQ 4 has a limit of its own where the queue has none; a queue that cannot be read may have a lower one. */
+/* Does the broker apply its own limit? RabbitMQ 4 does where the queue has none; a queue that cannot be read may have
+ * a lower one. */
 static bool has_default(const struct returns *r)
 {
     return r->limits.read && r->server_major >= LIMIT_SINCE_VERSION;
@@ -70,7 +70,7 @@ bool returns_limit_is_near(const struct returns *r)
 {
     int limit = returns_limit(r);
 
-    return limit < LIMIT_SINCE_4; /* LIMIT_UNKNOWN, too */
+    return limit < LIMIT_SINCE_4; /* also for LIMIT_UNKNOWN */
 }
 
 bool returns_leave_none(const struct returns *r)

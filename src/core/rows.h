@@ -5,8 +5,8 @@
 
 /* Rules for an answer of the database, by the operation that was sent. Private to the core. */
 
-/* life.c: the common rules of all operations. Repeats the operation: at once after a lost connection (it
- * waits for the next one anyway), else with a growing wait. */
+/* Repeats the operation: at once after a lost connection (the shell waits for the next one anyway), else with a
+ * growing wait. */
 struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);
 
 /* The token or the row is gone: a new claim decides. */
@@ -15,13 +15,13 @@ struct step row_again(int64_t now_ms, struct delivery *d);
 /* The row is locked: the question is repeated at growing intervals. */
 struct step row_locked(int64_t now_ms, struct delivery *d);
 
-/* The row is completed: ack, and count as the operation requires. */
+/* Acks a delivery whose row is completed, and counts as the operation requires. */
 struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* The row is held: it waits for an operator, or dies if one has given it up. */
+/* A held row waits for an operator, or dies if an operator has given it up. */
 struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d);
 
-/* The statement was refused: logs it. */
+/* Logs a statement that the database refused. */
 void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, const struct row *r);
 
 struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r);

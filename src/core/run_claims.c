@@ -10,28 +10,28 @@
 #include "core/order.h"
 #include "core/runs.h"
 
-/* More than the properties of most messages take in the body of a request; those that do not fit are released. */
+/* More than the properties of most messages take in the body of a request. Messages that do not fit are released. */
 enum { HEAD_BYTES = 768 };
 
-/* In base64, which is the longer form. */
+/* Bytes of the body in base64, its longer form. */
 static size_t bytes_of(const struct delivery *d)
 {
     return d->copy.body_len / 3 * 4 + HEAD_BYTES;
 }
 
-/* A message that has failed by itself goes alone, as long as it does: those behind it would be sent with it for nothing. */
+/* A message that has failed by itself goes alone while it fails: those behind it would be sent for nothing. */
 static bool has_failed_alone(const struct delivery *d)
 {
     return d->claim.crashes || d->claim.takeovers || (d->tried_ms && !d->claim.next_cap);
 }
 
-/* Its row was locked, or not in the state that was expected: those behind it would be claimed for nothing each time. */
+/* Was the row locked, or not in the expected state? Those behind it would be claimed for nothing each time. */
 static bool is_claimed_again(const struct delivery *d)
 {
     return d->n_waits > 0;
 }
 
-/* Of its next request, as far as it is known. */
+/* Cap of the next request, as far as it is known. */
 static int cap_of(const struct delivery *d)
 {
     return d->claim.next_cap ? d->claim.next_cap : d->claim.batch_cap;

@@ -7,5 +7,5 @@
 /* d is about to be claimed. If it is the first of its line, those behind it may be claimed with it. */
 void run_claims_begin(struct queue *q, const struct delivery *d);
 
-/* The next one to be claimed in the run that is being claimed; NULL: it is whole, or not to be continued. */
+/* Next message to be claimed for the current run. NULL: the run is whole, or not to be continued. */
 struct delivery *run_claims_next(struct queue *q);

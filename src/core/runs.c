@@ -54,7 +54,7 @@ enum run_place runs_place(const struct delivery *d)
     const struct delivery *before = line_previous(d), *next;
 
     assert(is_ready(d));
-    /* Its channel is lost, and with it what is known about its key. */
+    /* The channel is lost, and with it the order of the key. */
     if (d->claim.is_behind && !d->place.line)
         return RUN_BROKEN;
     if (before)

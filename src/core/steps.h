@@ -4,8 +4,8 @@
 
 /* Parts of queue_time besides timers and bounds, each in a file of its own. Private to the core. */
 
-/* Once a second: what goes back to the broker (max_hold, pause_hold, crowded). queue_returns.c. */
+/* Once a second: returns deliveries to the broker (max_hold, pause_hold, crowded). queue_returns.c. */
 void return_step(struct queue *q, int64_t now_ms);
 
-/* A drain's next step, while there is one. queue_drain.c. */
+/* Next step of a drain, if there is one. queue_drain.c. */
 void drain_step(struct queue *q, int64_t now_ms);

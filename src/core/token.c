@@ -66,8 +66,8 @@ static int sextet(char c)
     return c == '-' ? 62 : c == '_' ? 63 : -1;
 }
 
-/* Strict base64url: each value has one text, so tokens are equal exactly if their texts are. out has room for
- * len * 3 / 4 bytes. */
+/* Decodes strict base64url: each value has one text, so equal tokens have equal texts. out has room for len * 3 / 4
+ * bytes. */
 static bool decode(struct slice in, uint8_t *out)
 {
     uint32_t bits = 0;

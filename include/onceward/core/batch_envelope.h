@@ -10,7 +10,7 @@ struct message;
 
 /* The body of a request with several messages: a JSON object whose "messages" are an array. Pure.
  *
- * A message's own body stands in it unchanged where every JSON reader takes it: its content type is JSON, it
+ * A message's own body stands in the envelope unchanged if every JSON reader takes it there: its content type is JSON, it
  * has no content encoding, and it is one JSON text in UTF-8 of at most ENVELOPE_DEPTH_MAX levels without lone
  * surrogates, whose numbers have at most ENVELOPE_DIGITS_MAX digits. Any other body is base64, so that it cannot spoil
  * the messages beside it. */
@@ -30,7 +30,7 @@ struct envelope_member {
     const struct message *message;
 };
 
-/* May the body stand in the envelope as it is? content_type: as in struct envelope_member. */
+/* May the body stand in the envelope unchanged? content_type: as in struct envelope_member. */
 bool envelope_takes_body(const struct message *m, struct slice content_type);
 
 void envelope_begin(struct buf *out);

@@ -24,7 +24,7 @@ struct brake {
     int64_t since_ms;
     struct brake_member {
         uint64_t id, content;             /* as in brake_failure */
-        bool ended;                       /* its delivery has ended, and the message may be delivered again */
+        bool ended;                       /* the delivery has ended, and the message may be delivered again */
     } members[BRAKE_IDS];                 /* the first of them */
     struct brake_text texts[BRAKE_TEXTS]; /* their errors */
     bool no_ids;                          /* none of them had a usable message id */
@@ -38,36 +38,38 @@ struct brake_failure {
     uint64_t content; /* without a message id: a hash of its content; 0: it has one */
     bool again;       /* without a message id: it was delivered before */
     bool no_id;       /* without a usable message id */
-    int weight;       /* of a request that failed as a whole; 0: a message's, which is 1 */
-    const char *text; /* its error */
+    int weight;       /* of a request that failed as a whole; 0: a message, which weighs 1 */
+    const char *text; /* the error */
 };
 
 void brake_init(struct brake *b, int threshold);
 
-/* The configured threshold, or `prefetch` if that is smaller, since more messages cannot arrive while they
- * are held. At least BRAKE_LEAST: two or three messages may well be faulty themselves. */
+/* Threshold: the configured one, or `prefetch` if that is smaller, since more messages cannot arrive while these are
+ * held. At least BRAKE_LEAST: two or three messages may well be faulty themselves. */
 int brake_threshold(int configured, int prefetch);
 
-/* A message failed, or would be given up, or a request with several messages failed as a whole. True: this call has
- * switched the circuit breaker on. */
+/* Counts a message that failed or would be given up, or a request with several messages that failed as a whole. True:
+ * this call has switched the circuit breaker on. */
 bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f);
 
 /* The delivery with that identity has ended. */
 void brake_ended(struct brake *b, uint64_t id);
 
-/* Switched on without a count, because one answer told that everything fails. True: as for brake_failed. */
+/* Switches the circuit breaker on without a count, after an answer that everything fails. True: as for brake_failed. */
 bool brake_force(struct brake *b, int64_t now_ms);
 
 /* A message succeeded. True: this call has switched the circuit breaker off. */
 bool brake_succeeded(struct brake *b);
 
-/* Could the n_open messages with an open outcome still switch it on? Then giving up a message waits for them. */
+/* Could the n_open messages with an open outcome still switch the circuit breaker on? Then giving up a message waits
+ * for them. */
 bool brake_may_set(const struct brake *b, size_t n_open);
 
-/* While it is on: may another attempt start in this second, of `most` per second? Counts it. */
+/* May another attempt start in this second, of `most` per second, while the circuit breaker is on? Counts the
+ * attempt. */
 bool brake_try(struct brake *b, int64_t now_ms, int most);
 
-/* When brake_try may next return true. */
+/* Time at which brake_try may next return true. */
 int64_t brake_deadline(const struct brake *b, int64_t now_ms, int most);
 
 /* "20 different messages in a row failed; commonest, 19 times: answered 400", into ret; with batches "… requests or

@@ -30,8 +30,8 @@ enum caution {
 struct consumer {
     enum consumer_state state;
     uint32_t number;
-    uint32_t former;         /* number of the consumer that it replaces, until that is cancelled; 0: none */
-    bool cancels_former;     /* its cancel was sent */
+    uint32_t former;         /* number of the consumer being replaced, until that is cancelled; 0: none */
+    bool cancels_former;     /* the cancel of the former one was sent */
     int prefetch;            /* of the present consumer */
     bool bounded;            /* a caution, or `most` of its load, bounded it at its start */
     bool yielded;            /* started in the present pause, which only this replica has */
@@ -51,13 +51,13 @@ struct consumer {
         bool standby;        /* the remedies failed: another consumer is active */
         int64_t depth;       /* of the queue; -1: unknown */
         int64_t asked_ms;    /* time of an unanswered question; 0: answered */
-        int64_t depth_of_ms; /* when the question for the present depth was sent */
+        int64_t depth_of_ms; /* time of the question for the present depth */
         bool no_queue;
         bool no_queue_told; /* reported once, until the queue is consumed again */
     } watch;
 };
 
-/* The deliveries that the queue holds, and its limits. */
+/* Deliveries that the queue holds, and its limits. */
 struct consumer_load {
     int prefetch, max_parked;  /* configured */
     size_t max_bytes, n_bytes; /* allowed, held */
@@ -65,7 +65,7 @@ struct consumer_load {
     bool fixed;                /* the prefetch is the configured one, and is not renewed for credit */
     bool yields;               /* only this replica pauses, so a waiting one may take the queue */
     bool cautious;             /* a single delivery at a time, beside parked ones */
-    int most; /* limit for all deliveries together (1: a pause, or only one to try with); 0: no limit */
+    int most; /* limit for all deliveries together (1: a pause, or only a probe message); 0: no limit */
 };
 
 /* The suitable prefetch, at least 1. */
@@ -76,8 +76,8 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
 
 void consumer_saw_size(struct consumer *c, int64_t now_ms, size_t n_bytes);
 
-/* The remedy when Onceward is connected but gets no deliveries. Call it once a second. stuck_ms: time before
- * the first remedy; again_ms: before the next. */
+/* Remedy when Onceward is connected but gets no deliveries. For once a second. stuck_ms: time before the first
+ * remedy; again_ms: before the next. */
 enum consumer_remedy { REMEDY_NONE, REMEDY_ASK_DEPTH, REMEDY_REOPEN, REMEDY_STANDBY };
 enum consumer_remedy consumer_watch(struct consumer *c, int64_t now_ms, int64_t stuck_ms, int64_t again_ms);
 

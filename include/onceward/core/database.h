@@ -17,18 +17,18 @@ struct database {
     int64_t down_since_ms; /* 0: it is up */
     bool doubtful;         /* a statement failed, perhaps because of its data */
     bool trying;
-    int64_t
-        try_at_ms; /* time of the next try while it refuses; otherwise, no failure makes it doubtful before */
+    int64_t try_at_ms; /* time of the next try while it refuses; otherwise, no failure before then makes it
+                      doubtful */
     int64_t up_since_ms;
     int n_tries;
-    char reason[256]; /* why it is down */
+    char reason[256]; /* why the database is down */
 };
 
 void database_init(struct database *b, int64_t now_ms);
 void database_linked(struct database *b);
 void database_lost(struct database *b, int64_t now_ms, const char *reason);
 
-/* The sidecar itself has closed the connection: not a loss to be logged. */
+/* The sidecar has closed the connection itself: not a loss to be logged. */
 void database_unlinked(struct database *b, const char *reason);
 
 /* A statement was refused. If the SQLSTATE means that others will be refused too (classes 08, 25, 28, 3D,
@@ -43,7 +43,7 @@ bool database_wants_try(const struct database *b, int64_t now_ms);
 void database_try_sent(struct database *b);
 void database_tried(struct database *b, int64_t now_ms, bool works, const char *reason, uint64_t random);
 
-/* While it refuses, moves the next try to at most within_ms from now, because something must be written in
+/* Moves the next try to at most within_ms from now while the database refuses, because something must be written in
  * time. */
 void database_hurry(struct database *b, int64_t now_ms, int64_t within_ms);
 

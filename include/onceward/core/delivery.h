@@ -16,11 +16,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A delivery that Onceward holds. Operation, phase and wait change in src/core/life.c only, lists and counts in held.c;
- * the other fields belong to the rules of the core. The shell reads the fields that it needs for an action, and fills
- * in the token of a claim or a letter. Valid from queue_delivered to the queue_reap after its end. */
+/* A delivery that Onceward holds. Operation, phase and wait change in src/core/life.c only, lists and counts in
+ * held.c; the other fields belong to the rules of the core. The shell reads the fields that it needs for an action,
+ * and fills in the token of a claim or a dead letter. Valid from queue_delivered to the queue_reap after its end. */
 
-/* Its row, as far as it is known: has it this delivery's token, and the fingerprint of its body? */
+/* What is known of the row: has it this delivery's token, and the fingerprint of its body? */
 enum row_claim {
     CLAIM_NONE,    /* neither is known */
     CLAIM_OFFERED, /* the token may be in the row */
@@ -28,30 +28,29 @@ enum row_claim {
     CLAIM_ENDED,   /* only the fingerprint: failed, released, taken over */
 };
 
-/* Its claim, and the values of its row. */
+/* The claim, and the values of the row. */
 struct delivery_claim {
     uint8_t token[16]; /* filled in by the shell for an action with new_token */
     enum row_claim of_row;
     bool alone;     /* claimed for quarantine */
     bool trial;     /* claimed while the circuit breaker was on */
     bool looked;    /* a lookup was made while it waited for a slot */
-    bool is_behind; /* claimed, and then sent, with the message before it in its key, which its token names */
+    bool is_behind; /* claimed and sent with the previous message of its key, which its token names */
     int attempt;    /* without takeovers */
     int crashes, takeovers;
     int unproven_step;
     int64_t unproven_at_ms; /* this side's clock; -1: never */
-    int batch_cap;          /* maximum of messages in its next request, because a larger request failed; 0: as
-                               configured */
-    int next_cap; /* of the request after this one, written with the end of the attempt; 0: unchanged */
+    int batch_cap;          /* size of its next request, since a larger one failed; 0: as configured */
+    int next_cap;           /* of the request after this one; 0: unchanged */
     uint64_t
-        failed_with; /* the request whose failure capped it: its members share requests only with each other */
+        failed_with; /* request whose failure capped it: its members share requests only with each other */
     uint64_t group;  /* quarantined together; 0: none */
-    uint32_t slot_units;    /* its share of a slot, from its claim on */
+    uint32_t slot_units;    /* share of a slot, from its claim on */
     int n_reclaims;         /* new windows for one attempt, before it is forwarded with a short one */
     int64_t window_ends_ms; /* this side's clock, measured before the claim was sent */
 };
 
-/* The part of an answer that is one member's. */
+/* The part of an answer that concerns one member. */
 struct member_answer {
     enum verdict verdict;
     int64_t retry_after_ms;
@@ -61,15 +60,15 @@ struct member_answer {
 /* The application's answer, when the row must still be read. */
 struct delivery_answer {
     int64_t accepted_until_ms;  /* 202: the row is read again until then; 0: not accepted */
-    int n_refused;              /* answers 429 and 503 in a row to requests with several messages, */
+    int n_refused;              /* consecutive answers 429 and 503 to requests with several messages, */
     uint64_t n_succeeded;       /* and the application's successes before the first of these requests */
-    struct member_answer *kept; /* arrived during the question about the window; NULL: none. Owned */
+    struct member_answer *kept; /* arrived while the window was asked about; NULL: none. Owned */
 };
 
-/* Can it be renewed near the delivery limit? */
+/* Can the message be renewed near the delivery limit? */
 enum renewal {
     RENEWAL_OPEN,        /* yes, before it is claimed */
-    RENEWAL_AFTER_CLAIM, /* its row is dead, and only a claim may revive it */
+    RENEWAL_AFTER_CLAIM, /* the row is dead, and only a claim may revive it */
     RENEWAL_REFUSED,     /* no */
 };
 
@@ -88,22 +87,22 @@ static inline struct row_changes row_with_crashes(int n)
     return (struct row_changes){.crashes = n, .unproven_step = -1};
 }
 
-/* How its latest request ended. */
+/* How the latest request ended. */
 enum request_end {
-    REQUEST_ANSWERED,   /* with an answer of its own; or it was not sent */
+    REQUEST_ANSWERED,   /* with an answer of its own; or none was sent */
     REQUEST_PUT_OFF,    /* "not now"; until the next one is sent */
     REQUEST_CRASHED,    /* with a crash */
-    REQUEST_UNANSWERED, /* no answer in time, or 504: the application may still be at work */
+    REQUEST_UNANSWERED, /* no answer in time, or 504: the application may still work */
 };
 
 /* The row of a message that becomes a dead letter. */
 enum letter_row {
     LETTER_CLAIMED,   /* with the token of this delivery */
     LETTER_UNCLAIMED, /* without a claim: attempts are used up, or the next one is not due */
-    LETTER_ROWLESS,   /* there is none: no usable id, or the row has another body */
+    LETTER_ROWLESS,   /* no row: no usable id, or the row has another body */
 };
 
-/* The outcome that is to be written, or was written last, by the operation that writes it. */
+/* The outcome to be written, or written last, by the operation that writes it. */
 enum outcome_kind {
     OUTCOME_NONE, /* the row is only claimed or read */
     OUTCOME_CHECK,
@@ -121,7 +120,7 @@ struct outcome_complete {
 struct outcome_fail {
     int64_t delay_ms; /* until the next attempt */
     struct row_changes changes;
-    bool charged;      /* the failure is the message's own; else its claim is released */
+    bool charged;      /* the failure is the message's own; otherwise the claim is released */
     bool only_expired; /* unless the token was extended */
 };
 
@@ -142,8 +141,8 @@ struct outcome_dead_letter {
 struct delivery_outcome {
     int http_status;
     enum request_end request;
-    char *error; /* the last error in words, without the application's own text: for the log. Owned */
-    char *said;  /* the same with the application's text, for row and letter; NULL: error. Owned */
+    char *error; /* the last error, without the application's own text: for the log. Owned */
+    char *said;  /* the same with the application's text, for row and dead letter; NULL: error. Owned */
     enum outcome_kind kind;
     union {
         int64_t commit_until_ms; /* CHECK: after 2xx the row must be completed by then */
@@ -154,7 +153,7 @@ struct delivery_outcome {
     };
 };
 
-/* The state of its row, as long as only an operator can change it. */
+/* State of the row while only an operator can change it. */
 enum row_end {
     ROW_END_NONE,
     ROW_END_ON_HOLD, /* held, which is logged */
@@ -162,14 +161,14 @@ enum row_end {
 };
 
 struct delivery {
-    struct link in_list; /* of its operation and phase, or of its wait */
+    struct link in_list; /* list of its operation and phase, or of its wait */
     struct link
-        in_tags; /* ascending, while its channel exists and it is neither acked, rejected nor requeued */
+        in_tags; /* ascending, while the channel exists and the delivery is neither acked, rejected nor
+                    requeued */
     struct link in_request; /* request->members, while the answer is awaited */
     struct hash_link by_ref;
-    struct key_place place;  /* of an ordered queue: its place in the line of its key, until its message has
-                               ended */
-    struct delivery *leader; /* itself: it leads the deliveries of its id; another: it follows that one; NULL:
+    struct key_place place;  /* ordered queue: place in the line of the key, until the message has ended */
+    struct delivery *leader; /* itself: leads the deliveries of its id; another: follows that one; NULL:
                                 neither */
     union {
         struct { /* leader: */
@@ -183,14 +182,14 @@ struct delivery {
     enum phase phase;
     enum wait_reason wait;
     enum row_end row_end;
-    bool has_circled; /* has waited, because the queue's dead-letter exchange leads back to it */
+    bool has_circled; /* has waited once, because the queue's dead-letter exchange leads back to it */
     bool given_up;    /* an operator has given it up */
-    bool has_key;     /* of an ordered queue: its message has a key */
+    bool has_key;     /* ordered queue: the message has a key */
     enum renewal renewal;
     const char *not_renewed; /* reason for RENEWAL_REFUSED, in static memory */
     struct timer timer;
-    int64_t ready_ms; /* since when the wanted operation may be sent */
-    int64_t tried_ms; /* when it was last forwarded; 0: never */
+    int64_t ready_ms; /* time since which the wanted operation may be sent */
+    int64_t tried_ms; /* time of the last forward; 0: never */
     int64_t locked_since_ms;
     int n_waits, n_given_back; /* consecutive waits for the database; consecutive releases without a charge */
     struct message *message;   /* NULL: the body was skipped */
@@ -200,8 +199,7 @@ struct delivery {
     struct delivery_copy copy;
     int64_t received_ms;
     struct delivery_claim claim;
-    struct request *request; /* the latest; NULL: none. The delivery is a member of it while it is linked by
-                                in_request */
+    struct request *request; /* the latest; NULL: none. The delivery is a member while in_request links it */
     struct delivery_answer answer;
     struct delivery_outcome outcome;
 };
@@ -222,7 +220,7 @@ static inline bool delivery_is_rowless(const struct delivery *d)
     return d->outcome.kind == OUTCOME_DEAD_LETTER && d->outcome.dead_letter.row == LETTER_ROWLESS;
 }
 
-/* The operation writes that kind of outcome. NONE: any, since it writes none. */
+/* The kind of outcome that the operation writes. NONE: any, since it writes none. */
 static inline enum outcome_kind outcome_kind_of(enum operation op)
 {
     switch (op) {
@@ -259,7 +257,7 @@ static inline const struct outcome_dead_letter *delivery_dead_letter(const struc
     return &d->outcome.dead_letter;
 }
 
-/* Released, or failed: the wait before its next attempt, and the changes of its row. */
+/* Wait before the next attempt of a released or failed delivery. */
 static inline int64_t delivery_delay_ms(const struct delivery *d)
 {
     return d->outcome.kind == OUTCOME_RELEASE ? d->outcome.release.delay_ms : delivery_failure(d)->delay_ms;
@@ -270,19 +268,19 @@ static inline const struct row_changes *delivery_changes(const struct delivery *
     return d->outcome.kind == OUTCOME_RELEASE ? &d->outcome.release.changes : &delivery_failure(d)->changes;
 }
 
-/* Failed only if its token was not extended? */
+/* Is the failure written only if the token was not extended? */
 static inline bool delivery_fails_expired(const struct delivery *d)
 {
     return d->outcome.kind == OUTCOME_FAIL && d->outcome.fail.only_expired;
 }
 
-/* May its token be in the row? */
+/* May the token of this delivery be in the row? */
 static inline bool delivery_has_token(const struct delivery *d)
 {
     return d->claim.of_row == CLAIM_OFFERED || d->claim.of_row == CLAIM_HELD;
 }
 
-/* Has the row the fingerprint of its body? */
+/* Has the row the fingerprint of this delivery's body? */
 static inline bool delivery_owns_row(const struct delivery *d)
 {
     return d->claim.of_row == CLAIM_HELD || d->claim.of_row == CLAIM_ENDED;
@@ -301,7 +299,7 @@ static inline bool delivery_has_ended(const struct delivery *d)
     return d->phase == PHASE_ENDED;
 }
 
-/* Is it with the application, which has not answered yet? */
+/* Is the message with the application, which has not answered yet? */
 static inline bool delivery_is_in_flight(const struct delivery *d)
 {
     return d->in_request.next && d->request->in_flight;
@@ -313,7 +311,7 @@ static inline struct delivery *request_member(struct link *k)
     return container_of(k, struct delivery, in_request);
 }
 
-/* The first member of a request; NULL: none is left. */
+/* First member of a request. NULL: none is left. */
 static inline struct delivery *request_first(const struct request *r)
 {
     return r->members.len ? container_of(r->members.head.next, struct delivery, in_request) : NULL;

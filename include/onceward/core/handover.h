@@ -14,21 +14,22 @@ struct handover_peer {
     size_t partition; /* index */
     int64_t priority; /* of its subscription */
     bool may_consume; /* able to process a message now */
-    bool is_active;   /* the receiver of the partition's messages, as far as it knows */
+    bool is_active;   /* the receiver of the partition's messages, as far as that replica knows */
 };
 
-/* The same in every process and version. */
+/* Hash that is the same in every process and version. */
 uint64_t handover_hash(const void *data, size_t len);
 
-/* The owner of each partition: every member has as many as the others, or one more. Members and partitions are given by
- * their hashes, in any order; the members are different, and at least one. */
+/* Assigns each partition to a member: every member gets as many as the others, or one more. Members and partitions
+ * are given by their hashes, in any order. The members are different, and at least one. */
 void handover_assign(const uint64_t *members, size_t n_members, const uint64_t *partitions,
                      size_t n_partitions, uint64_t *ret_owners);
 
 /* Gives a partition its rank, from the hashes of this instance and of the queue's name. Before any fact. */
 void handover_init(struct queue *q, uint64_t self, uint64_t partition);
 
-/* The subscriptions of all other replicas to the partitions of one consumer. true: their next report is wanted soon. */
+/* Takes the subscriptions of all other replicas to the partitions of one consumer. True: their next report is wanted
+ * soon. */
 bool handover_presence(struct queue *const *partitions, size_t n, int64_t now_ms,
                        const struct handover_peer *peers, size_t n_peers);
 

@@ -89,25 +89,25 @@ struct message {
     struct message_block *arena;
 };
 
-/* An empty message. */
+/* Makes an empty message. */
 struct message *message_new(void);
 
 /* NULL is allowed. */
 void message_free(struct message *m);
 
-/* Memory that is freed with the message; zeroed, aligned for any type. */
+/* Allocates memory that is freed with the message; zeroed, aligned for any type. */
 void *message_alloc(struct message *m, size_t size);
 
-/* A copy of the bytes in the message's arena. */
+/* Copies the bytes into the message's arena. */
 struct slice message_keep(struct message *m, const void *data, size_t len);
 
-/* Its memory beyond that of an empty message: the body, and the blocks of a grown arena. */
+/* Memory of the message beyond that of an empty one: the body, and the blocks of a grown arena. */
 size_t message_bytes(const struct message *m);
 
 /* "content_type" and so on, as in the AMQP specification and in the configuration's property:<name>. */
 const char *property_name(enum property p);
 
-/* The property of that name; -1: there is none. */
+/* Finds the property of that name; -1: none. */
 int property_find(struct slice name);
 
 /* Adds the names of the message's properties and of at most that many headers: "the properties type,
@@ -115,40 +115,39 @@ int property_find(struct slice name);
  * escaped. */
 void message_add_names(const struct message *m, size_t most_headers, struct buf *out);
 
-/* The header of that name at the top level, or NULL. */
+/* Finds the header of that name at the top level, or NULL. */
 const struct field *message_header(const struct message *m, struct slice name);
 
-/* The sum of the counts in x-death (https://www.rabbitmq.com/docs/dlx): how often the broker dead-lettered
- * this message. */
+/* Number of times that the broker dead-lettered the message: the sum of the counts in x-death
+ * (https://www.rabbitmq.com/docs/dlx). */
 int64_t message_deaths(const struct message *m);
 
-/* Was it dead-lettered from that queue, for any reason? */
+/* Was the message dead-lettered from that queue, for any reason? */
 bool message_was_in(const struct message *m, struct slice queue);
 
-/* The same sum for rejections by one queue only. More than 0 means that the message was brought back. */
+/* The same sum for rejections by one queue only. More than 0: a dead-letter exchange brought the message back. */
 int64_t message_rejections(const struct message *m, struct slice queue);
 
-/* x-delivery-count (quorum queues): the number of earlier deliveries; 0 when absent. */
+/* Number of earlier deliveries by x-delivery-count (quorum queues); 0: absent. */
 int64_t message_delivery_count(const struct message *m);
 
 enum {
     FIELD_DEPTH_MAX = 100
 }; /* levels of nesting written; deeper arrays and tables become {"!deep": null} */
 
-/* JSON of a header table (an object) for reading by people and applications. base64 is the one with padding
- * and "+/".
+/* JSON of a header table (an object), for people and applications. base64 is the form with padding and "+/".
  *
- * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds; what JSON
- * lacks is tagged:
- * {"!bytes": base64}, {"!timestamp": seconds}, {"!decimal": "1.23"}; non-finite floats {"!double": "NaN"}.
- * exact (for dead letters, so that a redrive restores every kind): as natural, and every value whose kind a
- * reader could not tell from the JSON is tagged with its kind's letter, {"!l": 5}; untagged integers are I
- * when they fit 32 bits signed, else l; untagged floats are d; untagged strings are S. A string that is not
- * text for PostgreSQL (invalid UTF-8 or NUL) is
- * {"!S": base64}; such a name is kept as a pair in {"!names": [[base64 name, value], …]}, and so are names
- * that start with "!" and the second and later values of a name, so that {"!x": …} is always a tag. Integers
- * (L, and the seconds of a timestamp) above INT64_MAX are decimal strings inside their tag: {"!L":
- * "18446744073709551615"}. A non-finite f is {"!f": "NaN"}. */
+ * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds. A tag stands for a kind
+ * that JSON lacks: {"!bytes": base64}, {"!timestamp": seconds}, {"!decimal": "1.23"}, {"!double": "NaN"}.
+ *
+ * exact (for dead letters, so that a redrive restores every kind): also tags every value whose kind a reader could not
+ * tell from the JSON with its kind's letter, {"!l": 5}.
+ * - Untagged integers are I when they fit 32 bits signed, else l; untagged floats are d; untagged strings are S.
+ * - A string that is not text for PostgreSQL (invalid UTF-8 or NUL) is {"!S": base64}.
+ * - {"!names": [[base64 name, value], …]} has the names that are not text, those that start with "!", and the second
+ *   and later values of a name. So {"!x": …} is always a tag.
+ * - Integers (L, and the seconds of a timestamp) above INT64_MAX are decimal strings inside their tag: {"!L":
+ *   "18446744073709551615"}. A non-finite f is {"!f": "NaN"}. */
 void fields_to_json(struct buf *out, const struct field *fields, size_t n, bool exact);
 
 /* JSON object of the properties that are present, by their AMQP names; a string that is not text is {"!S":
@@ -156,6 +155,6 @@ void fields_to_json(struct buf *out, const struct field *fields, size_t n, bool 
  * string). */
 void properties_to_json(struct buf *out, const struct message *m);
 
-/* Is it a header of an earlier journey that would act on the next one? A high delivery count looks like the
- * broker's limit; CC and BCC make the broker send copies to other queues. */
+/* Is it a header of an earlier journey that would act on the next one? A high delivery count looks like the broker's
+ * limit; CC and BCC make the broker send copies to other queues. */
 bool header_is_spent(struct slice name);

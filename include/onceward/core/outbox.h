@@ -56,10 +56,10 @@
  * little. */
 
 enum {
-    OUTBOX_OUT_MAX = 256,           /* unconfirmed rows */
+    OUTBOX_OUT_MAX = 256,           /* rows in flight */
     OUTBOX_HELD_MAX = 1024,         /* rows in memory, read ahead while confirms are awaited */
     OUTBOX_HELD_BYTES = 2 << 20,    /* bytes of these rows; a single row may exceed it */
-    OUTBOX_LETTERS_MAX = 64,        /* letters written together, */
+    OUTBOX_LETTERS_MAX = 64,        /* dead letters written together, */
     OUTBOX_LETTERS_BYTES = 1 << 20, /* up to this size; a single one may exceed it */
     OUTBOX_EXCHANGES = 1024,        /* exchanges remembered: the most recently used, and the refused ones */
     OUTBOX_LEASE_MS = 15000,
@@ -89,9 +89,9 @@ struct outbox_rules {
 /* Does outbox.exchanges permit rows to this exchange? An empty list permits all. */
 bool outbox_allows(char *const *exchanges, size_t n, struct slice exchange);
 
-/* Is the row an answer through RabbitMQ's direct reply-to? That is not a queue: the broker delivers such a
- * message and returns it nevertheless, and closes the connection over a malformed one. Any client can make up a
- * malformed reply address, to which a service would publish its answer. */
+/* Is the row an answer through RabbitMQ's direct reply-to? That is not a queue: the broker delivers such a message
+ * and returns it nevertheless, and closes the connection over a malformed one. Any client can make up a malformed
+ * reply address, to which a service would publish its answer. */
 bool outbox_is_direct_reply(struct slice exchange, struct slice routing_key);
 #define OUTBOX_DIRECT_REPLY                                                                                  \
     "it goes to a direct reply-to, which is no queue, and is not sent: let the client name one"
@@ -104,7 +104,7 @@ struct outbox_new {
     struct slice content_header; /* property flags and list, as AMQP encodes them */
     struct slice body;
     size_t body_len;    /* also of a body that is too large to be read */
-    const char *broken; /* why it cannot be encoded; NULL: it can be */
+    const char *broken; /* why the row cannot be encoded; NULL: it can be */
     bool parked;
 };
 
@@ -116,22 +116,22 @@ enum outbox_phase {
     OUTBOX_LETTER_SENT,
     OUTBOX_UNPARK_WANTED, /* a parked row, confirmed but not deleted yet */
     OUTBOX_UNPARK_SENT,
-    OUTBOX_SETTLED, /* confirmed, parked, or its letter is committed */
+    OUTBOX_SETTLED, /* confirmed, parked, or its dead letter is committed */
 };
 
 /* The rows committed between two positions. */
 struct outbox_batch {
     struct link in_order;
     uint64_t number;
-    size_t n_rows;   /* its rows in memory */
+    size_t n_rows;   /* rows in memory */
     bool over;       /* read completely */
     int64_t settled; /* the highest seq below which all rows are done; -1: none */
-    char *text;      /* the database's name for it */
+    char *text;      /* the database's name for the batch */
 };
 
 struct outbox_row {
     struct link in_order;     /* all rows in memory, or the parked ones */
-    struct link in_phase;     /* the wanted rows, the sent ones, or the letters */
+    struct link in_phase;     /* wanted rows, sent ones, or dead letters */
     struct hash_link by_look; /* SENT: exchange, routing key, id and length, the only identification in a
                                  return */
     struct outbox_key *key;   /* of an ordered exchange, until the row is done; NULL: none */
@@ -140,16 +140,16 @@ struct outbox_row {
     struct outbox_batch *batch;
     uint64_t number; /* from 1, in the order of reading */
     int64_t seq, came_ms, age_ms;
-    uint64_t tag; /* of its channel; SENT */
+    uint64_t tag; /* SENT: tag on its channel */
     int n_closed; /* connections that the broker closed without another answer while only this row was in
                      flight */
     bool returned, was_sent, dead_lettered, mandatory;
     bool alone;   /* was in flight when another row was nacked: nothing else is sent beside it */
     bool parked;  /* read from the table of parked rows, hence not part of a batch */
-    bool parking; /* a letter that will be parked instead */
-    bool barred;  /* outbox.exchanges lacks its exchange */
+    bool parking; /* a dead letter that will be parked instead */
+    bool barred;  /* outbox.exchanges does not have the exchange */
     enum dead_reason reason;
-    char detail[256]; /* why it became a letter, in words */
+    char detail[256];                                                     /* why it became a dead letter */
     struct slice exchange, routing_key, message_id, content_header, body; /* stored behind the struct */
     size_t body_len;                                                      /* see outbox_new */
     size_t n_bytes;
@@ -158,7 +158,7 @@ struct outbox_row {
 /* A routing key of an ordered exchange, with its rows in order. Parked rows have a key of their own. Only the
  * first row may be wanted or sent. */
 struct outbox_key {
-    struct hash_link by_name; /* exchange and routing key: those of its rows */
+    struct hash_link by_name; /* exchange and routing key of the rows */
     struct list rows;
 };
 
@@ -169,12 +169,12 @@ struct outbox_exchange {
     struct slice name;        /* stored behind the struct */
     bool proven;              /* a row was confirmed on this connection */
     bool worked;              /* a row was confirmed at any time */
-    bool offered;             /* the lease was offered because of it */
+    bool offered;             /* the lease was offered because of this exchange */
     bool ordered;             /* see outbox_rules */
-    bool forbids;             /* the latest refusal was that this user may not write to it */
+    bool forbids;             /* the latest refusal was that this user may not write to the exchange */
     int n_topics;             /* consecutive refusals of a topic */
-    int n_refused;            /* consecutive refusals, for that reason */
-    int64_t refused_until_ms; /* its rows become letters until then, without a try */
+    int n_refused;            /* consecutive refusals, for the reason below */
+    int64_t refused_until_ms; /* until then its rows become dead letters without a try */
     enum dead_reason reason;
     char detail[160];
     struct outbox_stop {
@@ -185,7 +185,7 @@ struct outbox_exchange {
                              lease */
         int64_t after;    /* the latest number read */
         size_t n_parked;  /* its parked rows in memory */
-        size_t n_parking; /* its rows on their way into the table */
+        size_t n_parking; /* rows on their way into the table */
         int64_t told_ms;
         bool to_tell, ended;
     } stop;
@@ -195,7 +195,7 @@ struct outbox_counts {
     struct counter published, resent, nacked, letters, parked;
 };
 
-/* STALE: the state that the question was about is gone, and its answer is ignored. */
+/* STALE: the state that the question was about is gone, so the answer is ignored. */
 enum outbox_ask { OUTBOX_IDLE, OUTBOX_ASKED, OUTBOX_STALE };
 
 enum outbox_action_kind {
@@ -219,7 +219,7 @@ enum outbox_action_kind {
 
 enum outbox_told {
     OUTBOX_TOLD_HELD,     /* this sidecar is now the relay */
-    OUTBOX_TOLD_LEFT,     /* no longer, with the reason */
+    OUTBOX_TOLD_LEFT,     /* this sidecar is no longer the relay, with the reason */
     OUTBOX_TOLD_REFUSED,  /* the outbox belongs to another virtual host */
     OUTBOX_TOLD_RESTORED, /* every row is sent again */
     OUTBOX_TOLD_NACKED,   /* the broker nacked this message */
@@ -259,8 +259,8 @@ struct outbox {
         bool registered, restored; /* restored: a dump was restored, and every row must be sent again first */
     } lease;
     struct outbox_reading {
-        struct outbox_batch *batch; /* the latest; NULL: none, begin at the position */
-        int64_t after;              /* the latest seq read of it; -1: none */
+        struct outbox_batch *batch; /* the latest; NULL: none, so begin at the position */
+        int64_t after;              /* latest seq of it that was read; -1: none */
         int64_t at_ms, wait_ms;     /* the next poll, and the interval after it */
         enum outbox_ask ask;
         bool hinted;               /* a hint came while a poll was in flight */
@@ -298,14 +298,14 @@ struct outbox {
     bool offering, paused; /* paused: offering, because an operator has paused the outbox */
     struct outbox_link {
         bool database, broker, open, blocked; /* open: the channel is open */
-        int64_t quiet_since_ms;               /* since when rows have waited without a confirm or nack; 0: not
-                                                 now */
-        int64_t not_before_ms; /* time of the next row after a nack, or after the channel was closed for
-                                  another reason than a row */
-        int64_t nack_wait_ms;  /* the latest wait, while nothing was confirmed since; 0: a row was */
+        int64_t quiet_since_ms;               /* time since which rows have waited without a confirm or nack;
+                                                 0: not now */
+        int64_t not_before_ms; /* next row after a nack, or after a close of the channel over something other
+                                  than a row */
+        int64_t nack_wait_ms;  /* latest wait, if nothing was confirmed since; 0 after a confirm */
         int64_t told_nack_ms, told_close_ms; /* 0: never */
         bool alone;                          /* the row in flight goes to an unproven exchange */
-        size_t group, group_left;            /* how many rows may be in flight together, and how many of them
+        size_t group, group_left;            /* rows that may be in flight together, and the part of them that
                                                 may still be sent */
         uint64_t group_until;                /* small groups end at this number */
         bool grows;                          /* after a nack, each following group is larger by one */
@@ -327,26 +327,25 @@ void outbox_deinit(struct outbox *o);
 
 /* --- facts --- */
 
-/* The database is connected or lost. After a loss the rows in memory are dropped and read again later;
- * questions in flight get no answer. why: of a loss, in words. */
+/* The database is connected or lost. After a loss the rows in memory are dropped and read again later; questions in
+ * flight get no answer. why: reason of the loss. */
 void outbox_database(struct outbox *o, int64_t now_ms, bool is_there, const char *why);
 
 /* Does the outbox belong to this virtual host? DONE: yes; LOST: no, with the reason; AGAIN: ask again. */
 void outbox_registered(struct outbox *o, int64_t now_ms, enum outbox_answer answer, const char *why);
 
-/* An answer about the lease. DONE: this sidecar has it as `number` for for_ms, from the time of the question;
- * restored: a dump was restored. LOST: another sidecar has it. AGAIN: unknown; also after a failed statement. */
+/* Answer about the lease. DONE: this sidecar has it as `number` for for_ms from the time of the question; restored: a
+ * dump was restored. LOST: another sidecar has it. AGAIN: unknown, also after a failed statement. */
 void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, int64_t number,
                    int64_t for_ms, bool restored);
-/* An operator has paused the outbox: no row is sent any more, and the lease is given up once nothing is in flight.
- * Call it before outbox_leased. */
+/* An operator has paused the outbox: no row is sent, and the lease is given up once nothing is in flight. To be
+ * called before outbox_leased. */
 void outbox_pause(struct outbox *o, const char *why);
 
 /* ANEW: there is more to do. */
 void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
-/* The answer to OUTBOX_READ: its batch and whether that is complete, then each row, then the end. Without a
- * batch: ANEW. */
+/* Answer to OUTBOX_READ: its batch and whether that is complete, then each row, then the end. ANEW: without a batch. */
 void outbox_batch_came(struct outbox *o, int64_t now_ms, struct slice text, bool over);
 void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *row);
 void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
@@ -356,15 +355,15 @@ void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
 void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
-/* The answer for row `at` of outbox.dead_lettering; then the end. */
+/* Answer for row `at` of outbox.dead_lettering; then the end. */
 void outbox_dead_lettered(struct outbox *o, int64_t now_ms, size_t at, enum outbox_answer answer);
 void outbox_dead_letters_end(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
-/* The answer to OUTBOX_PARKED_LIST: each exchange, then the end. */
+/* Answer to OUTBOX_PARKED_LIST: each exchange, then the end. */
 void outbox_parked_exchange(struct outbox *o, int64_t now_ms, struct slice exchange);
 void outbox_parked_listed(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
-/* The answer to OUTBOX_PARKED_READ: its rows by outbox_parked_came, then the end. over: no more rows. */
+/* Answer to OUTBOX_PARKED_READ: its rows by outbox_parked_came, then the end. over: no more rows. */
 void outbox_parked_came(struct outbox *o, int64_t now_ms, const struct outbox_new *row);
 void outbox_parked_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer, bool over);
 
@@ -373,12 +372,12 @@ void outbox_unparked(struct outbox *o, int64_t now_ms, enum outbox_answer answer
 /* more: another call is due at once. */
 void outbox_turned(struct outbox *o, int64_t now_ms, enum outbox_answer answer, bool more);
 
-/* This sidecar's application has answered a request, so it may have published something. */
+/* This sidecar's application has answered a request, and may have published something. */
 void outbox_hint(struct outbox *o, int64_t now_ms);
 
 /* The connection to the broker, with an open channel. */
 void outbox_linked(struct outbox *o, int64_t now_ms);
-/* code, why: AMQP's, if the broker closed the connection; else 0. */
+/* code, why: those of AMQP if the broker closed the connection, else 0. */
 void outbox_unlinked(struct outbox *o, int64_t now_ms, int code, const char *why);
 void outbox_channel_open(struct outbox *o, int64_t now_ms);
 void outbox_channel_lost(struct outbox *o, int64_t now_ms, int code, const char *why);
@@ -388,19 +387,19 @@ void outbox_confirmed(struct outbox *o, int64_t now_ms, uint64_t tag, bool multi
 void outbox_returned(struct outbox *o, struct slice exchange, struct slice routing_key,
                      struct slice message_id, uint64_t body_len);
 
-/* The broker cannot accept the row: see DEAD_…. */
+/* The broker cannot accept the row, for this reason. */
 void outbox_unfit(struct outbox *o, struct outbox_row *row, enum dead_reason reason, const char *why);
 
-/* Stops reading, waits for rows in flight, and gives up the lease. now: does not wait. */
+/* Drains: stops reading, waits for rows in flight, and gives up the lease. now: does not wait. */
 void outbox_drain(struct outbox *o, int64_t now_ms, bool now);
 
 /* --- actions --- */
 
-/* The next action; false: none now. A question to the database is in flight until its answer is passed in.
- * can_send: may a row be sent now? */
+/* Next action; false: none now. A question to the database is in flight until its answer is passed in. can_send: may
+ * a row be sent now? */
 bool outbox_next(struct outbox *o, int64_t now_ms, bool can_send, struct outbox_action *ret);
 
-/* When to call outbox_next again without a new fact. */
+/* Time at which outbox_next may have an action without a new fact. */
 int64_t outbox_due_ms(const struct outbox *o, int64_t now_ms);
 
 /* Is the drain complete? */

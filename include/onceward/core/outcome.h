@@ -6,12 +6,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The meaning of an application's answer, as a pure function. */
+/* The meaning of an application's answer. Pure. */
 
 enum answer_kind {
     ANSWER_STATUS,      /* a complete response; status holds its code */
-    ANSWER_UNREACHABLE, /* no byte was sent: refused, no route, name not found, TLS failure, connect timeout
-                           */
+    ANSWER_UNREACHABLE, /* no byte was sent: no route, name not found, refused, TLS failure, timeout */
     ANSWER_DIED,        /* the request was (or may have been) sent, then reset, closed or garbage */
     ANSWER_TIMEOUT,     /* the window ended first */
     ANSWER_ABANDONED,   /* this side gave up: shutdown */
@@ -26,7 +25,7 @@ struct answer {
     bool refused; /* unreachable because the connection failed: refused, no route, name not found, TLS
                      failure. False: it took too long, or broke before anything was sent */
     bool kept;    /* the connection stays open for the next request */
-    bool reused;  /* sent over a connection that had carried others */
+    bool reused;  /* sent over a connection that had carried other requests */
     bool cut;     /* the body exceeds the queue's max_response, or broke off; the status counts */
     int64_t retry_after_ms; /* at most an hour; -1: absent or malformed */
     int64_t batch;          /* the field Onceward-Batch; -1: absent, or no number */
@@ -67,7 +66,6 @@ enum verdict outcome_of(enum answer_kind kind, int status, const struct outcome_
 
 const char *verdict_name(enum verdict v);
 
-/* The length of the part of a stored error (`answered 500: "…"`, possibly with a prefix) that may be logged:
- * everything but the application's own text. That text may repeat the request's data, and logs are more
- * widely readable than rows. */
+/* Length of the part of a stored error (`answered 500: "…"`, possibly with a prefix) that may be logged: everything
+ * but the application's own text. That text may repeat the request's data, and more people read logs than rows. */
 size_t outcome_brief(const char *error, size_t len);

@@ -34,7 +34,7 @@ struct queue_batch_rules {
     size_t max_bytes;
     struct slice consumer, queue; /* for the envelope */
     struct slice content_type;    /* of a message that has none; empty: it is left out */
-    bool error_body;              /* words of the application are kept */
+    bool error_body;              /* the application's text is kept */
 };
 
 /* The settings that matter for decisions. */
@@ -50,10 +50,10 @@ struct queue_rules {
     int brake, revive;
     bool mismatch_is_duplicate, too_large_is_reject;
     bool ordered;         /* messages of one key go one after the other */
-    bool unkeyed_is_dead; /* ordered: a message without a key becomes a dead letter, instead of being
-                             unordered */
-    bool holds_dead;      /* ordered: a message that would die is held, and keeps its key waiting, instead of
-                             becoming a dead letter */
+    bool unkeyed_is_dead; /* ordered: a message without a key becomes a dead letter; otherwise it is not
+                             ordered */
+    bool holds_dead;      /* ordered: a message that would die is held and keeps its key waiting, without a
+                             dead letter */
     size_t store_response_bytes;
     int delivery_limit; /* LIMIT_UNKNOWN: not configured */
     int64_t stuck_ms, stuck_again_ms, stats_interval_ms;
@@ -75,18 +75,18 @@ enum drain_state { DRAIN_NO, DRAIN_FINISHING, DRAIN_RELEASING, DRAIN_LEAVING, DR
 
 struct note; /* a log line: see ACTION_TELL */
 
-/* The queue that a key last came from, at its place in a table of fixed size: a later key may take its place. */
+/* The queue that a key last came from, at its place in a table of fixed size. A later key may take the place. */
 struct key_seen {
     uint8_t key[KEY_BYTES];
-    uint64_t queue; /* its number; 0: none */
+    uint64_t queue; /* number of the queue; 0: none */
 };
 
 /* Figures of another replica's subscription to an ordered queue, to detect that both receive messages. */
 struct order_peer {
     uint64_t who; /* 0: none */
     int64_t subscription, received;
-    uint64_t received_here; /* at its latest figures */
-    uint32_t own;           /* the own subscription then */
+    uint64_t received_here; /* deliveries received here at that time */
+    uint32_t own;           /* own subscription at that time */
     int step;
 };
 
@@ -96,7 +96,7 @@ struct queue_share {
     struct brake brake;
     size_t n_queues;
     size_t n_in_flight, accepted_units, reserved_units, n_bytes; /* as in struct queue_held */
-    size_t n_parked, n_wanting, n_hanging;                       /* as the queues last said, in queue_time */
+    size_t n_parked, n_wanting, n_hanging;                       /* as last reported in queue_time */
     struct key_seen
         *keys_seen; /* of ordered partitions, N_KEYS_SEEN; NULL: none yet. Owned by the queue of `own` */
     int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
@@ -106,9 +106,9 @@ struct queue_share {
         uint32_t n_changes;
     } members;
     bool knows_batches; /* the application has echoed the count of a request */
-    int n_bad_answers;  /* to batches, in a row, that say nothing about the messages */
+    int n_bad_answers;  /* consecutive answers to batches that say nothing about the messages */
     struct {
-        int64_t n, told_ms; /* messages without a key since the latest log line of them; its time, 0: none */
+        int64_t n, told_ms; /* messages without a key since the latest log line about it; its time, 0: none */
     } unkeyed;
 };
 
@@ -120,7 +120,7 @@ struct abandon {
 
 struct queue {
     struct queue_rules rules;
-    struct queue_share *share; /* its own, or that of another partition */
+    struct queue_share *share; /* own, or that of another partition */
     struct queue_share own;
     struct { /* its part in the sums of `share` */
         size_t n_parked;
@@ -129,7 +129,7 @@ struct queue {
     struct application *application;
     struct database *database;
     uint64_t number; /* of the queue in the process: for application_take_place */
-    uint64_t random; /* the state of its generator, for jitter */
+    uint64_t random; /* state of the generator for jitter */
     struct queue_held {
         struct list wanted[N_OPERATIONS], sent[N_OPERATIONS], waiting[N_WAITS];
         struct list unacked, ended;
@@ -143,18 +143,17 @@ struct queue {
         size_t n_accepted;                     /* messages answered 202 that have not ended: each keeps its
                                                   slot */
         size_t n_reserved;                     /* claims in flight */
-        size_t accepted_units, reserved_units; /* their shares of slots, see core/batches.h */
+        size_t accepted_units, reserved_units; /* shares of slots of these, see core/batches.h */
         uint64_t next_ref, next_request;
     } held;
     struct batches {
-        uint64_t
-            half_failed[64]; /* failed requests of which one half has failed, too: the latest, as a ring */
+        uint64_t half_failed[64]; /* ring of the latest failed requests of which one half has failed, too */
         size_t n_half_failed;
     } batches;
     struct quarantine {  /* the group that has the application to itself: see core/quarantine.h */
         uint64_t number; /* of the latest group */
         size_t n;        /* its members */
-        bool is_open;    /* the claims that may join were not searched to the end */
+        bool is_open;    /* messages that may join were not all searched */
         bool is_sent;    /* its request was sent */
         int batch_cap;   /* of its first member, with failed_with: a request has one kind of members */
         uint64_t failed_with;
@@ -162,19 +161,19 @@ struct queue {
     struct returns returns;
     struct queue_order { /* of an ordered queue */
         struct keys keys;
-        const char *stop;      /* why its channel will be closed, in static memory; NULL: it will not */
+        const char *stop;      /* why the channel will be closed, static text; NULL: it will not be */
         int64_t stop_until_ms; /* from then on even with requests in flight */
         bool closing;          /* ACTION_REOPEN was taken */
         struct order_run {     /* messages of one key, claimed for one request: see core/run_claims.h */
-            uint64_t last;     /* the latest of them; 0: none is being claimed */
+            uint64_t last;     /* latest message of the run; 0: none is being claimed */
             size_t left;       /* how many more may be claimed */
             size_t n_bytes;    /* of the request, about */
-            int cap;           /* of each of them, as in delivery_claim; 0: none */
+            int cap;           /* cap of each message, as in delivery_claim; 0: none */
             uint64_t failed_with;
         } run;
         int64_t blocked_ms, priority_ms, two_ms, loop_ms; /* latest log lines of these events; 0: none */
         struct order_limit {
-            int64_t count;    /* deliveries of the message that stopped the queue; 0: it is not stopped */
+            int64_t count;    /* deliveries of the message that stopped the queue; 0: not stopped */
             bool recorded;    /* the inbox has the stop */
             int64_t accepted; /* an operator has continued: up to this count; 0: none */
             int64_t retry;    /* number of the command that accepted them */
@@ -182,27 +181,28 @@ struct queue {
         } limit;
         int64_t exclusive_again_ms; /* end of the pause because another replica received messages */
         struct order_peer peers[8];
-        unsigned next_peer; /* the place to be used next when all are taken */
+        unsigned next_peer; /* place to be used next when all are taken */
     } order;
     struct handover {             /* of an ordered queue: which replica is active, see core/handover.h */
         uint64_t self, partition; /* hashes of the instance and of the queue's name */
         int64_t priority;         /* of the latest subscription */
         int64_t others_highest;   /* of the present subscriptions of others; -1: none */
-        int64_t highest;          /* of others, that was ever reported */
+        int64_t highest;          /* highest priority of others that was ever reported */
         bool is_owner, knows_others, other_is_active;
         bool is_active;          /* deliveries arrive here, as far as is known */
-        bool takes;              /* its channel is closed for a subscription with a higher priority, */
+        bool takes;              /* the channel is closed for a subscription with a higher priority, */
         bool yields;             /* or for the sake of another replica */
         uint32_t change;         /* number of the latest change of the members */
-        uint32_t taken, yielded; /* the change after which it last did so; 0: none */
-        int64_t outranked_ms; /* since when another one has a higher priority, and nothing arrives; 0: none */
+        uint32_t taken, yielded; /* number of the change after which it last did so; 0: none */
+        int64_t outranked_ms; /* another replica has had a higher priority since then, and nothing arrives; 0:
+                                 none */
         bool is_told;         /* as a standby */
         int64_t heard_ms;     /* time of the latest report of the other replicas */
         int64_t yielded_ms, told_ms; /* latest times; 0: never */
     } handover;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
-    int n_others; /* other instances that may consume this queue, according to presence; 0: none, or unknown */
+    int n_others; /* other instances that may consume this queue, by their presence; 0: none, or unknown */
     struct queue_pause pauses[N_PAUSE_REASONS];
     struct queue_commands {
         bool awaited; /* no work begins before the operator commands are known */
@@ -227,8 +227,8 @@ struct queue {
         int64_t claimed_ms;          /* time of the latest claim */
         bool looks_left;             /* some messages that wait for a slot may need a lookup */
         bool last_chances;           /* some wanted claims may be last chances */
-        int64_t crowded_ms;          /* when deliveries were last requeued to make room */
-        int64_t left_ms;             /* when deliveries were last requeued because of a pause */
+        int64_t crowded_ms;          /* time of the latest requeue that made room */
+        int64_t left_ms;             /* time of the latest requeue because of a pause */
     } flow;
     int64_t tick_ms; /* of the once-a-second work */
     struct queue_notes {
@@ -241,7 +241,7 @@ struct queue {
     struct queue_abandons {
         struct abandon *items;
         size_t n, cap;
-        struct buf last_body; /* of the one that is being abandoned */
+        struct buf last_body; /* of the request that is being abandoned */
     } abandons;
     struct queue_consequences { /* consequences of a step for other deliveries; empty between two facts */
         struct consequence {
@@ -254,39 +254,40 @@ struct queue {
     struct queue_asks {
         bool depth;
         const char *reopen;     /* reason to reopen the channel; NULL: none */
-        uint64_t lock_holder;   /* delivery whose row's lock owner is wanted; 0: none */
+        uint64_t lock_holder;   /* delivery whose row's lock owner is to be found; 0: none */
         int64_t lock_holder_ms; /* time of the latest question */
         bool large_letter;      /* a large letter is waiting */
     } asks;
     struct queue_counts counts;
 };
 
-/* application and database must outlive q; seed: for its jitter. number: at least 1, unique to this queue. */
+/* Initializes q. application and database must outlive it. number: at least 1, unique to this queue. seed: for
+ * jitter. */
 void queue_init(struct queue *q, const struct queue_rules *rules, struct application *a, struct database *b,
                 uint64_t number, uint64_t seed, int64_t now_ms);
 void queue_deinit(struct queue *q);
 
-/* q and `first` are partitions of one consumer: from now on they share their limits. Before any fact. */
+/* Makes q a partition beside `first`: from now on they share their limits. Before any fact. */
 void queue_join_share(struct queue *q, struct queue *first);
 
 /* --- facts --- */
 
-/* A delivery. message is taken over; NULL: its body was skipped (too large, or no room). */
+/* A delivery. The queue takes over message; NULL: its body was skipped (too large, or no room). */
 struct arrival {
     struct delivery_copy copy;
     struct message *message;
     struct slice id;
-    enum dead_reason no_id; /* DEAD_NONE: the id is valid; else the fault, in words in no_id_text */
+    enum dead_reason no_id; /* DEAD_NONE: the id is valid; otherwise the fault, with its text in no_id_text */
     const char *no_id_text;
     uint8_t fingerprint[16];
-    bool has_key;            /* of an ordered queue: */
+    bool has_key;            /* ordered queue: */
     bool was_here;           /* message_was_in this queue */
     const char *no_key_text; /* NULL: no key, in general words */
     uint8_t key[KEY_BYTES];
 };
 void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a);
 
-/* The memory that the next delivery may take. */
+/* Memory that the next delivery may take. */
 struct queue_room {
     size_t body, whole;
     int64_t near_count; /* a delivery with at least this count may take max_message_bytes in any case, one at
@@ -295,24 +296,24 @@ struct queue_room {
 };
 void queue_room(const struct queue *q, struct queue_room *ret);
 
-/* The database's answer about the operation that was sent for ref. */
+/* Answer of the database about the operation that was sent for ref. */
 void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r);
 
-/* The duration of a batch of claims, from which claims ahead of free slots are computed. */
+/* Duration of a batch of claims, from which claims ahead of free slots are computed. */
 void queue_claim_took(struct queue *q, int64_t took_us);
 
-/* The application's answer to a request: a fact about each of its members. */
+/* Answer of the application to a request: a fact about each of its members. */
 void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const struct answer *a);
 
-/* The channel is open, and its tags have this generation; or the channel is lost, possibly with its
- * connection. code: the broker's, 0: none. */
+/* The channel is open, and its tags have this generation. Or the channel is lost, possibly with its connection. code:
+ * the broker's, 0: none. */
 void queue_channel_open(struct queue *q, int64_t now_ms, uint64_t generation, int server_major,
                         int server_minor, enum queue_kind kind);
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason);
 void queue_kind_known(struct queue *q, enum queue_kind kind);
 
-/* The question to ask while the kind of the queue is unknown. A stream accepts a consumer as other queues do, but
- * never delivers earlier messages, so the kind matters when a first delivery is missing. */
+/* Question to ask while the kind of the queue is unknown. A stream accepts a consumer as other queues do, but never
+ * delivers earlier messages, so the kind matters when a first delivery is missing. */
 enum queue_doubt { DOUBT_NONE, DOUBT_DEPTH, DOUBT_KIND };
 enum queue_doubt queue_doubt(const struct queue *q, int64_t now_ms);
 
@@ -321,7 +322,7 @@ enum queue_doubt queue_doubt(const struct queue *q, int64_t now_ms);
 void queue_limits_await(struct queue *q);
 void queue_limits_known(struct queue *q, const struct queue_limits *limits);
 
-/* The result of ACTION_PUBLISH. why: in words; in static memory for a refusal. */
+/* Result of ACTION_PUBLISH. why: the reason; static text for a refusal. */
 enum publication {
     PUBLICATION_CONFIRMED, /* a queue has it */
     PUBLICATION_FAILED,    /* refused for now, returned, or unknown outcome: tried again later */
@@ -344,58 +345,58 @@ void queue_database_linked(struct queue *q, int64_t now_ms);
 /* A probe has found that the application is not available or not ready, with the reason for the log. */
 void queue_application_down(struct queue *q, int64_t now_ms, const char *why);
 
-/* The queue cannot be consumed as configured, for this reason; reason NULL ends the pause. */
+/* The queue cannot be consumed as configured. reason: text for the log; NULL ends the pause. */
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason);
 
 /* A cautious start begins, or one of its reasons has ended. */
 void queue_caution_begin(struct queue *q, enum caution why);
 void queue_caution_end(struct queue *q, enum caution why);
 
-/* Operator commands. No work begins between queue_commands_await and the first queue_command_pause. Each change
- * is logged; by: the operator, may be empty. */
+/* Operator commands. No work begins between queue_commands_await and the first queue_command_pause. Each change is
+ * logged. by: the operator, may be empty. */
 void queue_commands_await(struct queue *q);
 void queue_command_pause(struct queue *q, int64_t now_ms, bool paused, const char *by, const char *why);
 
 /* Retries waiting messages now. */
 void queue_command_retry(struct queue *q, int64_t now_ms, const char *by);
 
-/* These messages become dead letters as soon as they are here; ids: as in struct queue_commands, the complete
- * list each time. */
+/* Dead-letters these messages as soon as they are here. ids: the complete list each time, as in struct
+ * queue_commands. */
 void queue_command_give_up(struct queue *q, int64_t now_ms, const char *by, const char *ids, size_t ids_len);
 
-/* Messages held because of the circuit breaker become dead letters if they arrived before then. */
+/* Dead-letters the messages that the circuit breaker holds, if they arrived before then. */
 void queue_command_give_up_held(struct queue *q, int64_t now_ms, const char *by, int64_t before_ms);
 
-/* The number of other instances that may consume this queue (their queue_may_consume), according to presence;
- * 0: none, or unknown. */
+/* Number of other instances that may consume this queue (their queue_may_consume), by their presence; 0: none, or
+ * unknown. */
 void queue_presence(struct queue *q, int64_t now_ms, int n_others);
 
-/* An ordered queue near its delivery limit is stopped in all replicas until an operator continues. The number of
- * deliveries at which this one has stopped it, if the inbox does not have that yet, and the reason in words; 0: none. */
+/* Number of deliveries at which this replica has stopped an ordered queue, if the inbox does not have that stop yet,
+ * with the reason; 0: none. A queue near its delivery limit is stopped in all replicas until an operator continues. */
 int64_t queue_stop_wanted(const struct queue *q, const char **ret_why);
 
-/* The number of the retry whose acceptance the inbox is to forget, since its messages are done; 0: none. */
+/* Number of the retry whose acceptance the inbox is to forget, since its messages are done; 0: none. */
 int64_t queue_stop_outdated(const struct queue *q);
 
-/* The state of the inbox, to be passed with every report, before the first subscription: the stop, of this count (0: none),
- * or the count up to which an operator has let the queue continue (accepted; 0: none), with the number of that command. */
+/* State of the inbox, passed with every report, before the first subscription: the stop, of this count (0: none), or
+ * the count up to which an operator has let the queue continue (accepted; 0: none), with the number of that command. */
 void queue_stop_known(struct queue *q, int64_t now_ms, int64_t count, int64_t accepted, int64_t retry,
                       const char *why);
 
-/* The figures of another replica that is subscribed to this ordered queue: the number of its subscription, above 0, and
- * of the deliveries that it has received. who: a hash of its instance. Call it for each report, about every 5 s. */
+/* Figures of another replica that is subscribed to this ordered queue: the number of its subscription, above 0, and
+ * of the deliveries that it has received. who: a hash of its instance. For each report, about every 5 s. */
 void queue_peer(struct queue *q, int64_t now_ms, uint64_t who, int64_t subscription, int64_t received);
 
 /* A partition has been left: its keys now come from other partitions. */
 void queue_forget_keys(struct queue *q);
 
-/* Drains: consuming ends, and requests in flight may finish until until_ms; then their claims are released,
- * and everything is requeued. DRAIN_DONE when nothing is held. A second call can only shorten the time. */
+/* Drains: consuming ends, and requests in flight may finish until until_ms; then their claims are released, and
+ * everything is requeued. DRAIN_DONE when nothing is held. A second call can only shorten the time. */
 void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms);
-/* Ends the rest of the grace period now. */
+/* Ends the grace period now. */
 void queue_hurry(struct queue *q, int64_t now_ms);
 
-/* The clock: timers, bounds, and the once-a-second work. Call it in every turn, before queue_next. */
+/* The clock: timers, bounds, and the once-a-second work. For each turn, before queue_next. */
 void queue_time(struct queue *q, int64_t now_ms);
 
 /* --- actions --- */
@@ -403,30 +404,31 @@ void queue_time(struct queue *q, int64_t now_ms);
 enum action_kind {
     ACTION_NONE,
     ACTION_DATABASE, /* send d->op; with `new_token` create the token first */
-    ACTION_FORWARD, /* POST `request` with its members; if it cannot be begun, it is answered as unreachable */
-    ACTION_PUBLISH, /* publish a copy to its own queue, mandatory, on a connection that does not consume.
+    ACTION_FORWARD,  /* POST `request` with its members, or answer it as unreachable */
+    ACTION_PUBLISH,  /* publish a copy to its own queue, mandatory, on a connection that does not consume.
                        queue_published answers */
-    ACTION_ABANDON, /* end the request `ref` if it is still in flight, without an answer. Before any of its
+    ACTION_ABANDON,  /* end the request `ref` without an answer, if it is still in flight. Before any of its
                        members is freed */
-    ACTION_ACK,     /* ack the tag, or with `multiple` all up to it */
-    ACTION_REJECT,  /* requeue=false */
-    ACTION_REQUEUE, /* nack, requeue=true */
-    ACTION_CONSUME, /* subscribe under `number`, with `n` as its prefetch; of an ordered queue with `priority` */
-    ACTION_CANCEL, /* cancel consumer `number` */
-    ACTION_REOPEN, /* reopen the channel; `text` says why */
+    ACTION_ACK,      /* ack the tag, or with `multiple` all up to it */
+    ACTION_REJECT,   /* requeue=false */
+    ACTION_REQUEUE,  /* nack, requeue=true */
+    ACTION_CONSUME,  /* subscribe under `number`, with `n` as its prefetch; for an ordered queue with
+                       `priority` */
+    ACTION_CANCEL,   /* cancel consumer `number` */
+    ACTION_REOPEN,   /* reopen the channel; `text` is the reason */
     ACTION_ASK_DEPTH,
-    ACTION_ASK_LOCK_HOLDER, /* find out which session locks the row of `ref` */
+    ACTION_ASK_LOCK_HOLDER, /* find the session that locks the row of `ref` */
     ACTION_TELL,            /* write a log line */
 };
 
-/* A log line; the shell knows which fields an event has. */
+/* A log line. The shell knows which fields an event has. */
 struct note {
     enum event event;
     const struct delivery *d; /* NULL: about the queue */
     const char *reason;       /* a term's name, in static memory; or NULL */
     char code[8];             /* an SQLSTATE; or empty */
-    char *text;               /* in words; or NULL. Owned by the queue, valid until the next queue_next */
-    struct texts errors;      /* the commonest errors, in order. Owned likewise */
+    char *text;               /* free text, or NULL. Owned by the queue, valid until the next queue_next */
+    struct texts errors;      /* most frequent errors, in order. Owned likewise */
     int64_t ms, n;            /* -1: none */
     bool flag;
 };
@@ -435,9 +437,9 @@ struct action {
     enum action_kind kind;
     struct delivery *d;
     struct request *request;
-    uint64_t ref; /* of the delivery; of the request for FORWARD and ABANDON */
+    uint64_t ref; /* of the delivery; for FORWARD and ABANDON of the request */
     bool multiple;
-    bool new_token; /* of a new claim, or a new letter */
+    bool new_token; /* create a token: a new claim, or a new dead letter */
     struct broker_tag tag;
     uint32_t number;
     int64_t n, priority;
@@ -445,13 +447,13 @@ struct action {
     struct note note;
 };
 
-/* The next action; false: none now. can: one bit for each operation (1u << OP_x) that can be carried out now:
- * a batch of that kind can be sent, the request can be begun, the broker's buffer has room (OP_ACK,
- * OP_REJECT, OP_REQUEUE). Other operations stay wanted: that is how batches grow. A returned action counts as
- * done, so it must be carried out. */
+/* Next action; false: none now. can: one bit (1u << OP_x) for each operation that can be carried out now: a batch of
+ * that kind can be sent, the request can be begun, the broker's buffer has room (OP_ACK, OP_REJECT, OP_REQUEUE).
+ * Other operations stay wanted, which is how batches grow. A returned action counts as done, so it must be carried
+ * out. */
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
-/* A letter that takes long to write: it is sent on a connection of its own, if `can` includes CAN_DEAD_LETTER_LARGE. */
+/* A dead letter that takes long to write is sent on a connection of its own, if `can` includes CAN_DEAD_LETTER_LARGE. */
 enum { LETTER_LARGE_BYTES = 1 << 20, CAN_DEAD_LETTER_LARGE = 1 << N_OPERATIONS };
 
 static inline bool queue_letter_is_large(const struct delivery *d)
@@ -459,40 +461,39 @@ static inline bool queue_letter_is_large(const struct delivery *d)
     return d->copy.body_len > LETTER_LARGE_BYTES;
 }
 
-/* Has a large letter waited since the last call? Then its connection is needed. */
+/* Has a large dead letter waited since the last call? Then its connection is needed. */
 bool queue_take_large_letter(struct queue *q);
 
-/* Is the row held until an operator decides, without a letter? */
+/* Is the row held until an operator decides, without a dead letter? */
 bool queue_letter_holds(const struct queue *q, const struct delivery *d);
 
-/* For a dead letter without a row, each delivery has a letter of its own, identified by claim.token, which the
- * shell creates when the letter `is_new`. Only the token identifies a message's letter: another message may
- * have the same content, and each is rejected. A letter that may have been written before is looked for by
- * its token. */
+/* Without a row, each delivery has a dead letter of its own, identified by claim.token. The shell creates the token
+ * when the letter `is_new`, and looks for a letter that may have been written before by that token. Only the token
+ * identifies a message's letter: another message may have the same content, and each is rejected. */
 bool queue_letter_is_new(const struct delivery *d);
 bool queue_letter_is_looked_for(const struct delivery *d);
 
-/* Frees ended deliveries, unless a log line or action still refers to them. Call it once per turn, when no
- * action refers to them any more. */
+/* Frees ended deliveries, unless a log line or action still refers to them. For once per turn, when no action refers
+ * to them any more. */
 void queue_reap(struct queue *q);
 
-/* When queue_time and queue_next may have work without a new fact; INT64_MAX: never. */
+/* Time at which queue_time and queue_next may have work without a new fact; INT64_MAX: never. */
 int64_t queue_deadline(const struct queue *q, int64_t now_ms);
 
-/* For application_time: does a message wait for a slot; is the oldest request older than half its window? */
+/* For application_time: does a message wait for a slot? Is the oldest request older than half its window? */
 bool queue_wants_slot(const struct queue *q);
 bool queue_may_hang(const struct queue *q, int64_t now_ms);
 
 /* --- for the stats line --- */
 
 enum queue_state queue_state(const struct queue *q);
-/* Could it take a message now, if the broker delivered one? Also as a standby of a single active consumer.
+/* Could the queue take a message now, if the broker delivered one? Also as a standby of a single active consumer.
  * Other replicas leave messages only to such a queue. */
 bool queue_may_consume(const struct queue *q);
-uint64_t queue_number_of(uint64_t owner);              /* the queue of an application's place.owner */
+uint64_t queue_number_of(uint64_t owner);              /* queue of an application's place.owner */
 int queue_limit(const struct queue *q);                /* number of requests that may be in flight now */
-const char *queue_limit_reason(const struct queue *q); /* the answers that lowered it; NULL: none did */
-size_t queue_batch_size(const struct queue *q); /* most messages of a request now; 0: it has no batches */
+const char *queue_limit_reason(const struct queue *q); /* answers that lowered it; NULL: none did */
+size_t queue_batch_size(const struct queue *q);        /* most messages in a request now; 0: no batches */
 size_t queue_n_parked(const struct queue *q);
 static inline size_t queue_n_in_flight(const struct queue *q) /* requests */
 {

@@ -8,8 +8,8 @@
 
 struct buf;
 
-/* Deliveries that may be requeued. Requeueing has a price: quorum queues count it, and drop a message at
- * their delivery limit; bounded queues drop at the head. A value. */
+/* Deliveries that may be requeued. Requeueing has a price: quorum queues count it, and drop a message at their
+ * delivery limit; bounded queues drop their oldest message. A value. */
 
 enum queue_kind { KIND_UNKNOWN, KIND_CLASSIC, KIND_QUORUM };
 
@@ -30,14 +30,13 @@ struct returns {
     int configured; /* queues.<name>.delivery_limit, else broker.delivery_limit; LIMIT_UNKNOWN: neither */
     int server_major, server_minor; /* the broker's version; 0: unknown */
     struct queue_limits limits;
-    bool ordered; /* messages of the queue are never renewed or requeued alone, so none gets near the limit by
-                     itself */
-    const char *no_renewal; /* why no message of the queue can be renewed, in static memory; NULL: they can */
-    int64_t no_renewal_until_ms; /* when it is tried again; 0: the queue's arguments decide */
+    bool ordered; /* messages are never renewed or requeued alone, so none gets near the limit by itself */
+    const char *no_renewal; /* why no message of the queue can be renewed, static text; NULL: they can be */
+    int64_t no_renewal_until_ms; /* time of the next try; 0: the queue's arguments decide */
     bool told;                   /* a line about an unknown or assumed limit was logged */
 };
 
-/* The limit that the key delivery_limit sets, where 0 stands for none, and a negative number for an absent key. */
+/* Limit that the key delivery_limit sets, where 0 stands for none, and a negative number for an absent key. */
 int returns_limit_of_key(int key);
 
 /* The known limit: LIMIT_UNKNOWN, LIMIT_NONE (also for a classic queue), or a number of deliveries, the smaller one
@@ -47,7 +46,7 @@ int returns_limit(const struct returns *r);
 /* Is the limit only assumed, from RabbitMQ's default? */
 bool returns_limit_is_assumed(const struct returns *r);
 
-/* Adds the known limit in words, and the key to set if that is too little: "its x-delivery-limit is 5". */
+/* Appends the known limit as text, and the key to set if that is too little: "its x-delivery-limit is 5". */
 void returns_limit_words(const struct returns *r, struct buf *ret);
 
 /* Is the limit unknown, or so small that a few crashes in a row reach it? */
@@ -56,11 +55,11 @@ bool returns_limit_is_near(const struct returns *r);
 /* Does the broker drop each message with its first counted return, so that a delivery may not be returned at all? */
 bool returns_leave_none(const struct returns *r);
 
-/* The number of earlier deliveries, if it is credible: x-delivery-count is reliable on quorum queues only. */
+/* Number of earlier deliveries, if it is credible: x-delivery-count is reliable on quorum queues only. */
 int64_t returns_count(const struct returns *r, int64_t delivery_count);
 
-/* The number of earlier deliveries from which on a message is renewed, if its queue counts; INT64_MAX: never.
- * Two before the limit. An unknown limit counts as LIMIT_LEAST, the smallest that `check` accepts. */
+/* Number of earlier deliveries from which on a message is renewed, if its queue counts: two before the limit.
+ * INT64_MAX: never. An unknown limit counts as LIMIT_LEAST, the smallest that `check` accepts. */
 int64_t returns_renew_count(const struct returns *r);
 
 /* The same for a message that cannot be renewed. */

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A token is taken over only when it expired this long ago, so that its live owner may complete first. */
+/* A token is taken over only this long after it expired, so that its live owner may complete first. */
 enum { TAKEOVER_GRACE_MS = 2000 };
 
 /* The inbox's answers: one table for the database functions, the adapter and the core. ROW(id, name in SQL) */
@@ -42,24 +42,22 @@ enum row_answer {
 
 const char *row_answer_name(enum row_answer a);
 
-/* The answer of that name, or -1. */
+/* Finds the answer of that name; -1: none. */
 int row_answer_find(const char *name);
 
-/* An answer of the database about one operation, as the inbox fills it and the core reads it. After a claim or
- * lookup that found a row it has the values of the row (not for the answers vanished, unknown, retry and invalid).
- * The application sees the number attempt + takeovers: for a claimed row that of this attempt, else that of the
- * last one. */
+/* An answer of the database about one operation, as the inbox fills it and the core reads it. After a claim or lookup
+ * that found a row it has the row's values (not for vanished, unknown, retry and invalid). The application sees
+ * attempt + takeovers: for a claimed row the number of this attempt, else of the last one. */
 struct row {
     enum operation op; /* of the statement; set by the shell */
     enum row_answer answer;
     int attempt;
-    int takeovers;       /* takeovers of rows whose claim owner ended without an answer. They leave `attempt`
-                            unchanged */
+    int takeovers;       /* takeovers after an owner ended without an answer; `attempt` does not count them */
     int crashes;         /* crashes of the application with this message */
     int64_t unproven_ms; /* since the latest unproven charge; -1: none */
     int unproven_step;
     int batch_cap;   /* largest size of the next request with this message; 0: as configured */
-    int64_t wait_ms; /* held, not_due, extended, claimed (lookup: the rest of the window), too_often */
+    int64_t wait_ms; /* held, not_due, extended, claimed (lookup: rest of the window), too_often */
     int64_t age_ms;  /* claimed: since the row was first seen, or revived */
     bool taken_over; /* claimed: from an owner that has ended, or whose token had expired */
     int64_t letter;  /* dead-lettered: the letter's id; 0: none */

@@ -41,7 +41,7 @@ struct stats_field_info {
 /* The meaning of a kind's endings, as a sentence; NULL: it has no endings. */
 const char *stats_kind_sentence(enum stats_kind kind);
 
-/* The row of a field. */
+/* Row of a field in the table. */
 const struct stats_field_info *stats_field_info(enum stats_field f);
 
 enum { STATS_KEY_MAX = 48 };
@@ -50,8 +50,8 @@ enum { STATS_KEY_MAX = 48 };
  * no more keys, and ret is untouched. */
 bool stats_key(enum stats_field f, size_t i, char *ret);
 
-/* The first field, starting at `from`, with that name or key; -1: none. A field of stats and one of the
- * outbox line may share a name. */
+/* First field from `from` on with that name or key; -1: none. A field of stats and one of the outbox line may share a
+ * name. */
 int stats_field_find(const char *name, int from);
 
 /* The values of the field "state". */
@@ -63,8 +63,8 @@ enum queue_state {
 
 extern const struct term queue_states[N_QUEUE_STATES];
 
-/* The value of a field at one moment. n: for a COUNT the growth since the last line and the total; for a
- * LATENCY or QUANTILES its quantiles in microseconds, for a BATCH its quantiles, in the order of their keys. */
+/* Value of a field at one moment. n: for a COUNT the growth since the last line and the total; for a LATENCY or
+ * QUANTILES the quantiles in microseconds, for a BATCH its quantiles, in the order of their keys. */
 struct figure {
     enum { FIGURE_ABSENT, FIGURE_NULL, FIGURE_NUMBER, FIGURE_TEXT } is;
     int64_t n[3];
@@ -86,13 +86,13 @@ struct histogram {
 /* A negative value counts as 0. */
 void histogram_add(struct histogram *h, int64_t value);
 
-/* The smallest value that permille/1000 of all values do not exceed (500: the median, 990: p99); 0 without
- * values. Never above max. */
+/* Smallest value that permille/1000 of all values do not exceed (500: the median, 990: p99); 0 without values. Never
+ * above max. */
 int64_t histogram_quantile(const struct histogram *h, int permille);
 
 void histogram_reset(struct histogram *h);
 
-/* A count, and its growth since the last report. {0} is a new one. */
+/* A count, and its growth since the last report. {0}: a new one. */
 struct counter {
     uint64_t total, reported;
 };
