@@ -35,7 +35,7 @@ static struct connector *connector_make(struct application *a, struct fault *f)
     return connector_new(a->multi, a, &a->target, a->question.tls, a->question.connect_timeout_ms, f);
 }
 
-/* The first connector is made now, so that an option that libcurl refuses is reported at the start. */
+/* Makes the first connector now, so that an option that libcurl refuses is reported at the start. */
 int application_new(const struct config_queue *q, struct target *target, struct multi *m, wait_ready *ready,
                     struct application **ret, struct fault *f)
 {
@@ -104,7 +104,7 @@ void application_join(struct application *a, const struct config_queue *q)
 
 /* ---- connections ---- */
 
-/* Takes the one used last, so that surplus connections grow old and are closed. */
+/* Takes the connection used last, so that surplus connections grow old and are closed. */
 struct connection *application_take(struct application *a)
 {
     while (a->idle.len) {
@@ -161,7 +161,7 @@ int64_t application_close_old(struct application *a, int64_t now_ms)
     return INT64_MAX;
 }
 
-/* ---- new ones ---- */
+/* ---- new connections ---- */
 
 static struct connector *connector_get(struct application *a, struct fault *f)
 {
@@ -222,7 +222,7 @@ static int take_over(struct application *a, struct connector *k, char *error)
     if (a->idle.len < a->waiting.len || a->busy.len + a->idle.len < a->max_connections)
         list_push(&a->idle, &c->link);
     else
-        connection_free(c); /* no exchange waits for it any more */
+        connection_free(c); /* no exchange waits for the connection any more */
     return 0;
 }
 

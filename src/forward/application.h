@@ -25,7 +25,7 @@ struct application {
     struct target target;
     struct probe_question question; /* the target of probes and connects */
     struct probe probe;
-    size_t max_connections; /* the sum of its queues' concurrency */
+    size_t max_connections; /* sum of its queues' concurrency */
     struct wait *wait;
     struct multi *multi;
     wait_ready *ready; /* called for an event on a connection */
@@ -33,8 +33,10 @@ struct application {
     struct list waiting;    /* exchanges without a connection, linked by their `queue` */
     struct list busy, idle; /* connections with and without an exchange; idle ends with the one used last */
     struct list connecting, spare; /* connectors */
-    char refusal[100];             /* its refusal of our certificate, until it answers; or empty */
-    int64_t connect_at_ms; /* when waiting exchanges get connectors again; INT64_MAX: they have them */
+    char refusal[100];             /* the application's refusal of our certificate, until it answers; or empty
+                                      */
+    int64_t connect_at_ms; /* time at which waiting exchanges get connectors again; INT64_MAX: they have them
+                              */
 };
 
 /* Creates the application of q, which must outlive it, and takes *target on success. ready is called with a
@@ -57,11 +59,11 @@ struct connection *application_take(struct application *a);
 /* Lists a taken connection as busy once it carries an exchange. */
 void application_carries(struct application *a, struct connection *c);
 
-/* Ends the connection's exchange, which is in busy: the connection becomes idle if clean, else it is closed. */
+/* Ends the connection's exchange, which is in busy: a clean connection becomes idle, another one is closed. */
 void application_release(struct application *a, struct connection *c, bool is_clean);
 
-/* Close idle connections: one with an event, all, or those too old. The last returns when the next one grows
- * too old; INT64_MAX: none will. */
+/* Close idle connections: one with an event, all, or those too old. The last returns the time at which the next one
+ * grows too old; INT64_MAX: none. */
 void application_close_idle(struct application *a, struct connection *c);
 void application_close_all_idle(struct application *a);
 int64_t application_close_old(struct application *a, int64_t now_ms);

@@ -1,7 +1,7 @@
 /* Connections to the application: reading, writing, and the exchange of each.
  *
- * A request is never sent twice. Once the kernel took a single byte of it, its exchange never gets another
- * connection. It gets one only when its kept connection turns out to have been closed before that. */
+ * A request is never sent twice. Once the kernel took a single byte of it, its exchange never gets another connection.
+ * Another one replaces a kept connection only if that turns out to have been closed before it took a byte. */
 
 #include "forward/connection.h"
 
@@ -22,10 +22,10 @@
 enum {
     IDLE_MAX_MS = 3000, /* below 5 s, after which common servers close an idle connection */
     RECEIVE_SIZE = 16 * 1024,
-    LINGER_MS = 1000, /* for the rest of a request or a text, once the answer is known */
+    LINGER_MS = 1000, /* for the rest of a request or an error text, once the answer is known */
 };
 
-/* TLS sends records on an idle connection too, so only its end counts there. */
+/* Over TLS an idle connection may receive records, so only its end counts there. */
 static uint32_t events_idle(const struct connection *c)
 {
     return c->tls ? EPOLLRDHUP : EPOLLIN | EPOLLRDHUP;
@@ -214,7 +214,7 @@ static enum ending receive_all(struct connection *c)
                  : n == 0                                  ? ENDING_CLOSED
                                                            : ENDING_RECEIVE;
         if (n > 0 && (used < (size_t)n || (c->tls && ending == ENDING_REPLY && tls_has_more(c))))
-            x->reply.keep = false; /* bytes behind the end of the answer */
+            x->reply.keep = false; /* bytes follow the end of the answer */
         /* A plain socket that gave less than there was room for is empty. */
         if (!c->tls && n > 0 && (size_t)n < sizeof(received))
             break;
@@ -253,7 +253,7 @@ enum ending connection_carry(struct connection *c, struct exchange *x, struct sl
     x->c = c;
     if (now_ms >= x->deadline_ms || (x->send_by_ms && now_ms >= x->send_by_ms))
         return ENDING_TIME;
-    if (c->tls && !x->request.len) { /* a small body is joined to it */
+    if (c->tls && !x->request.len) { /* a small body is joined to the head */
         buf_add_slice(&x->request, head);
         head = buf_slice(&x->request);
     }

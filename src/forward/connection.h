@@ -12,8 +12,8 @@ struct application;
 struct connector;
 struct fault;
 
-/* A connection to the application. It carries one exchange, or is idle. Its functions return how the exchange
- * ended; the caller acts on that. */
+/* A connection to the application. It carries one exchange, or is idle. Its functions return how the exchange ended,
+ * and the caller acts on that. */
 struct connection {
     struct wait *wait;
     struct watch watch;
@@ -22,12 +22,12 @@ struct connection {
     struct connector *tls;           /* NULL: plain */
     struct exchange *x;              /* NULL: idle */
     int fd;
-    int64_t idle_ms; /* when it became idle */
+    int64_t idle_ms; /* time at which the connection became idle */
     bool was_used;   /* has carried an exchange to its end */
 };
 
-/* Takes fd, or tls with it, also when it fails. ready is called with the connection for each event. NULL: f
- * says why. */
+/* Takes fd, or tls with its socket, also on failure. ready is called with the connection for each event. NULL: f says
+ * why. */
 struct connection *connection_new(struct wait *wait, struct application *application, int fd,
                                   struct connector *tls, wait_ready *ready, struct fault *f);
 
@@ -37,10 +37,10 @@ void connection_free(struct connection *c);
 /* For a used, idle connection: was it closed, did it send bytes unasked, or has it been idle for too long? */
 bool connection_is_stale(struct connection *c);
 
-/* When an idle connection becomes too old to be used. */
+/* Time at which an idle connection becomes too old to be used. */
 int64_t connection_stale_ms(const struct connection *c);
 
-/* Gives an exchange to an idle connection and sends as much as it takes. head is copied to x->request when it
+/* Gives an exchange to an idle connection and sends as much as the socket takes. head is copied to x->request when it
  * is needed longer than this call. ENDING_STALE: nothing was sent, x needs another connection. */
 enum ending connection_carry(struct connection *c, struct exchange *x, struct slice head);
 

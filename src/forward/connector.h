@@ -17,7 +17,7 @@ struct connector {
     struct transfer transfer;
     struct multi *multi;
     struct application *application; /* its application; opaque here */
-    struct link link; /* in its application's connecting or spare; with TLS in neither once connected */
+    struct link link; /* in its application's connecting or spare; a connected one with TLS in neither */
     CURL *easy;
     bool is_tls;
     int taken; /* socket that libcurl must not close; -1: none */
@@ -28,7 +28,7 @@ struct connector {
 struct connector *connector_new(struct multi *m, struct application *application, const struct target *t,
                                 const struct config_tls *tls, int64_t connect_timeout_ms, struct fault *f);
 
-/* Closes its connection too, unless that was taken. */
+/* Frees the connector and its connection, unless that was taken. */
 void connector_free(struct connector *k);
 
 /* Starts to make a connection. -1: f says why not. */
@@ -37,7 +37,7 @@ int connector_start(struct connector *k, struct fault *f);
 /* Takes the handle from libcurl after multi_next has returned its result. */
 void connector_stop(struct connector *k);
 
-/* The socket of the finished connection. A plain one belongs to the caller from now on. -1: libcurl has lost
+/* Takes the socket of the finished connection. A plain one belongs to the caller from now on. -1: libcurl has lost
  * it. */
 int connector_take(struct connector *k);
 

@@ -75,9 +75,9 @@ void exchange_hurry(struct exchange *x, int64_t within_ms)
         x->deadline_ms = deadline_ms;
 }
 
-/* Over TLS a failed write may have sent whole records before the one that failed. So there the exchange is
- * unsent only if the first write (the head, with a small body joined to it) is one record: the application
- * cannot decrypt part of a record. */
+/* Over TLS a failed write may have sent whole records before the one that failed. So the exchange is unsent only if
+ * the first write (the head, with a small body joined to it) is one record: the application cannot decrypt part of a
+ * record. */
 bool exchange_is_unsent(const struct exchange *x)
 {
     return !x->offered ||
@@ -90,9 +90,8 @@ bool exchange_leaves_clean(const struct exchange *x)
            exchange_is_sent(x);
 }
 
-/* An error before the whole request was sent: the application does not want the rest. Onceward stops sending
- * and waits a little for the error's text. After a success the rest of the request is still sent, because its
- * reader expects it. */
+/* After an error before the whole request was sent, the application does not want the rest. Onceward stops sending,
+ * and waits a little for the error's text. After a success the rest is still sent, because its reader expects it. */
 static bool refusal_notice(struct exchange *x)
 {
     x->early = x->early || (x->reply.final && x->reply.status >= 300 && !exchange_is_sent(x));
@@ -128,9 +127,9 @@ static enum answer_kind kind_of(struct exchange *x)
 {
     if (x->reply.final && (x->reply.state == REPLY_WHOLE || x->cut))
         return ANSWER_STATUS;
-    /* (libcurl does not report how TLS ended, so over TLS a body without a length is always taken as whole
-     * when the connection closes.) An error's status is complete even if its text broke off. A success counts
-     * only when it is whole. */
+    /* An error's status is complete even if its text broke off. A success counts only when it is whole. libcurl does
+     * not report how TLS ended, so over TLS a body without a length is always taken as whole when the connection
+     * closes. */
     if (x->reply.final && x->reply.status >= 300) {
         x->cut = true;
         return ANSWER_STATUS;
@@ -163,7 +162,7 @@ static void quote_add(char *out, size_t size, struct slice body, bool cut)
     for (size_t at = 0, len; at < body.len && n < QUOTE_MAX; at += len) {
         len = slice_utf8_step(body, at);
         if (!len) {
-            /* a character cut in two is no sign of binary content */
+            /* the bytes of a character that was cut are no sign of binary content */
             if (cut && body.len - at < 4 && at)
                 break;
             return;

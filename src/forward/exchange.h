@@ -21,7 +21,7 @@ enum { TLS_RECORD_SAFE = 8 * 1024 }; /* a request up to this size is one TLS rec
 
 /* How an exchange ended. */
 enum ending {
-    ENDING_NONE,    /* still under way */
+    ENDING_NONE,    /* in progress */
     ENDING_REPLY,   /* the reply ended: whole, bad or too long */
     ENDING_CUT,     /* this side stopped reading the reply */
     ENDING_CLOSED,  /* the other side closed */
@@ -29,12 +29,12 @@ enum ending {
     ENDING_RECEIVE, /* reading failed: see error */
     ENDING_CONNECT, /* no connection could be made: see error */
     ENDING_TIME,    /* its time was over */
-    ENDING_STALE,   /* the kept connection was closed before it took a byte: another one is needed */
+    ENDING_STALE,   /* the kept connection was closed before it took a byte: the exchange needs another one */
 };
 
-/* A POST and the part of its answer received so far. It is in flight from forward_send to its answer: in
- * by_ref and in the list `out`. Until it has a connection it is also in its application's `waiting`; after
- * its end it is in `ended`. */
+/* A POST and the part of its answer received so far. From forward_send to its answer it is in flight: in by_ref and
+ * in the list `out`. Until it has a connection it is also in its application's `waiting`, and after its end in
+ * `ended`. */
 struct exchange {
     struct route *route; /* the queue's route; opaque here */
     const struct config_queue *q;
@@ -49,14 +49,14 @@ struct exchange {
     struct buf request; /* the head; empty when it was sent at once */
     size_t head_len;
     struct slice body;
-    size_t sent; /* bytes of head and body that the kernel or TLS took */
+    size_t sent; /* number of bytes of head and body that the kernel or TLS took */
 
     struct reply reply;
     struct buf answer; /* the reply's body, up to its bound */
     enum ending ending;
     bool offered;     /* a connection began to send it */
-    bool reused;      /* the connection had carried others */
-    bool early;       /* an error came before the whole request was sent: the rest is not sent */
+    bool reused;      /* the connection had carried other exchanges */
+    bool early;       /* an error came before the whole request was sent, so the rest is not sent */
     bool cut;         /* ended by this side, or broken off behind an error's head: the status counts */
     bool reset;       /* error is a connection reset */
     bool certificate; /* error is the server's refusal of our certificate */
@@ -81,13 +81,13 @@ void exchange_reset(struct exchange *x);
 
 bool exchange_is_sent(const struct exchange *x);
 
-/* The end of its time. For an exchange that waits for a connection: the time after which it must not be sent. */
+/* Time at which the exchange ends. While it waits for a connection: the time after which it must not be sent. */
 int64_t exchange_due_ms(const struct exchange *x);
 
-/* Shortens its time to at most within_ms from now. */
+/* Shortens the time of the exchange to at most within_ms from now. */
 void exchange_hurry(struct exchange *x, int64_t within_ms);
 
-/* Is it certain that the application saw no byte of the request? */
+/* Did the application certainly see no byte of the request? */
 bool exchange_is_unsent(const struct exchange *x);
 
 /* Can the connection be used again: did both sides send everything, and does neither want to close it? */

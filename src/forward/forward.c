@@ -43,7 +43,7 @@ struct forward {
     size_t n_applications;
 
     struct list out, idle; /* exchanges */
-    size_t max_idle;       /* the sum of the queues' concurrency */
+    size_t max_idle;       /* sum of the queues' concurrency */
     struct list ended;     /* ended, answer not returned yet */
     struct list probed;    /* probes with a result */
     struct hash by_ref;
@@ -117,7 +117,7 @@ static void deadline_note(struct forward *w, const struct exchange *x)
         w->next_deadline_ms = due_ms;
 }
 
-/* Detaches an exchange from its connection, or from the list of those that wait for one. */
+/* Detaches an exchange from its connection, or from the exchanges that wait for one. */
 static void let_go(struct exchange *x)
 {
     struct application *a = x->route->application;
@@ -250,7 +250,7 @@ static void retire(struct forward *w, struct exchange *x)
     list_push(&w->idle, &x->link);
 }
 
-/* Takes the one used last, because its memory is warm. */
+/* Takes the exchange used last, because its memory is warm. */
 static struct exchange *idle_take(struct forward *w)
 {
     struct exchange *x;
@@ -262,7 +262,7 @@ static struct exchange *idle_take(struct forward *w)
     return x;
 }
 
-/* Requires the head in x->request. */
+/* Requires that the head is in x->request. */
 static void wait_for_connection(struct exchange *x)
 {
     list_push(&x->route->application->waiting, &x->queue);
@@ -388,8 +388,8 @@ static void probe_tell(struct forward *w, struct probe *p, struct forward_probed
 
 /* ---- time and answers ---- */
 
-/* An answer that arrived before this check counts, even if the process was stopped or slow. So received bytes
- * are read before a deadline is checked. */
+/* Received bytes are read before a deadline is checked: an answer that arrived before this check counts, even if the
+ * process was stopped or slow. */
 static void deadlines_check(struct forward *w, int64_t now_ms)
 {
     if (now_ms < w->next_deadline_ms)

@@ -17,7 +17,8 @@ struct socket {
     struct watch watch;
 };
 
-/* An error of the whole multi handle is misuse or out of memory, and every connection would be in doubt. */
+/* Drives libcurl. An error of the whole multi handle is misuse or out of memory, and leaves every connection in
+ * doubt. */
 static void action(struct multi *m, curl_socket_t fd, int what)
 {
     int n;

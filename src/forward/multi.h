@@ -12,7 +12,7 @@ struct wait;
 struct multi {
     CURLM *curl;
     struct wait *wait;
-    int64_t due_ms; /* when multi_turn is due; INT64_MAX: never */
+    int64_t due_ms; /* time of the next multi_turn; INT64_MAX: never */
     bool was_turned;
 };
 
@@ -24,14 +24,14 @@ struct transfer {
 /* wait must outlive m. -1: f says why; multi_deinit is needed even then. */
 int multi_init(struct multi *m, struct wait *wait, struct fault *f);
 
-/* Call it after all its handles are removed. */
+/* For after the removal of all its handles. */
 void multi_deinit(struct multi *m);
 
 /* Starts a handle. t must stay until the handle is removed from m->curl. -1: f says why. */
 int multi_add(struct multi *m, CURL *easy, struct transfer *t, struct fault *f);
 
-/* Call it at due_ms. No-op before that. */
+/* Drives libcurl's timer, at due_ms. Does nothing before that. */
 void multi_turn(struct multi *m, int64_t now_ms);
 
-/* The next finished transfer, with its result in *ret_code. Its handle is still in m->curl. NULL: no more. */
+/* Next finished transfer, with its result in *ret_code. Its handle is still in m->curl. NULL: none. */
 struct transfer *multi_next(struct multi *m, CURLcode *ret_code);

@@ -14,8 +14,8 @@ struct config_tls;
  * connection of its own, since it tests whether a new one can be made. At most one at a time. */
 struct probe {
     struct transfer transfer;
-    struct link link; /* for its owner, until the result was returned */
-    CURL *easy;       /* NULL: no probe so far */
+    struct link link; /* for the owner, until the result was returned */
+    CURL *easy;       /* NULL: no probe yet */
     struct target target;
     struct curl_slist *headers;
     size_t n_bytes;
@@ -35,8 +35,8 @@ struct probe_question {
     int64_t connect_timeout_ms;
 };
 
-/* Starts a probe. *question must stay the same as long as p lives. False: it could not start; result and
- * error say why. */
+/* Starts a probe. *question must not change during the life of p. False: the probe could not start; result and error
+ * say why. */
 bool probe_start(struct probe *p, struct multi *m, const struct probe_question *question);
 
 /* Ends a probe that libcurl has finished: sets result, status and error. */

@@ -144,7 +144,7 @@ static void connection_field(struct reply *r, struct slice list)
     }
 }
 
-/* Two fields with different values count as none. */
+/* Reads Onceward-Batch. Two fields with different values count as none. */
 static void batch_field(struct reply *r, struct slice value, bool again)
 {
     enum { DIGITS_MAX = 9 };
@@ -204,8 +204,8 @@ static void head_end(struct reply *r)
     r->final = true;
     r->keep = r->keep && !r->closing && !(r->chunked && r->has_length); /* contradictory framing */
     if (r->status == 101 || r->status == 204 || r->status == 304) {
-        /* These have no body. If a length is announced nevertheless, the bytes may come late and would be
-         * taken for the next answer. */
+        /* No body follows. If a length is announced nevertheless, the bytes may come late and would be taken for the
+         * next answer. */
         r->keep = r->keep && r->status != 101 && !r->left && !r->chunked && !r->to_close;
         r->state = REPLY_WHOLE;
     } else if (r->chunked) {
@@ -273,7 +273,7 @@ static void line(struct reply *r, struct slice s)
     }
 }
 
-/* Do these bytes exclude a status line for certain? */
+/* Do these bytes certainly not begin a status line? */
 static bool is_no_status(const struct reply *r, const char *data, size_t len)
 {
     size_t known = r->line.len;

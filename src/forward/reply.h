@@ -40,7 +40,7 @@ struct reply {
     bool keep;     /* the connection can be used again after the reply */
     bool begun;    /* at least one byte came */
     bool chunked;  /* according to this head's fields */
-    bool to_close; /* has a transfer coding other than chunked */
+    bool to_close; /* a transfer coding other than chunked is used */
     bool closing;  /* Connection: close */
     bool has_length, has_batch;
     uint64_t left;                           /* bytes left of the body or the chunk */
@@ -56,9 +56,9 @@ void reply_reset(struct reply *r);
 
 void reply_deinit(struct reply *r);
 
-/* Takes received bytes and returns how many were used; call it again with the rest. *body is their part that
- * belongs to the body, possibly empty. Uses at least one byte before the reply has ended (see
- * reply_has_ended), none afterwards. */
+/* Takes received bytes and returns the number of bytes used; to be called again with the rest. *body is their part
+ * that belongs to the body, possibly empty. Uses at least one byte before the reply has ended (see reply_has_ended),
+ * none afterwards. */
 size_t reply_feed(struct reply *r, const char *data, size_t len, struct slice *body);
 
 /* The other side closed the connection: a body without a length is now complete. */

@@ -46,8 +46,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
            a->st_ino == b->st_ino && a->st_size == b->st_size;
 }
 
-/* Reads the mounted secret again after it was replaced. While it cannot be read, as in the middle of a
- * rotation, the previous value stays. */
+/* Reads a replaced secret file again. While the file cannot be read, as during a rotation, the previous value stays. */
 void request_form_refresh(struct request_form *form)
 {
     const char *file = form->q->forward.authorization.file;

@@ -1,6 +1,5 @@
-/* libcurl reads the dates, and is generous: a day that does not exist becomes one of the next month, lower
- * case is accepted. So it is given only dates in GMT or in asctime's form: a date that is almost right
- * probably means another time zone. */
+/* libcurl reads the dates. It is generous: a day that does not exist becomes one of the next month, and lower case is
+ * accepted. So it gets only dates in GMT or in asctime's form: an almost correct date probably means another time zone. */
 
 #include "forward/retry_after.h"
 
@@ -20,7 +19,7 @@ static bool is_date(const char *text, size_t len)
 
 static int64_t seconds_ms(const char *text, int64_t cap_ms)
 {
-    int64_t s = strtoll(text, NULL, 10); /* overflow: the largest */
+    int64_t s = strtoll(text, NULL, 10); /* on overflow the largest value */
 
     return s > cap_ms / 1000 ? cap_ms : s * 1000;
 }

@@ -1,5 +1,5 @@
-/* The destination of requests: the parts of the URL, the common options of all libcurl handles, and why
- * libcurl made no connection, in plain words. Stateless. */
+/* The destination of requests: the parts of the URL, the common options of all libcurl handles, and readable reasons
+ * why libcurl made no connection. Stateless. */
 
 #include "forward/target.h"
 
@@ -17,7 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Copies a part of a URL; NULL: it has none. */
+/* Copies a part of a URL. NULL: the URL has none. */
 static char *part_of(CURLU *u, CURLUPart which, unsigned flags)
 {
     char *text = NULL, *copy;

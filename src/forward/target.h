@@ -22,8 +22,8 @@ struct target {
 int target_init(struct target *t, const char *url, const char *unix_socket, struct fault *f);
 void target_deinit(struct target *t);
 
-/* Do both lead to the same listener? Scheme, host and port, or the Unix socket, must be equal; with https
- * also the host name, which the certificate contains. */
+/* Do both lead to the same listener? Scheme, host and port, or the Unix socket, must be equal; with https also the
+ * host name, which the certificate contains. */
 bool target_is_same(const struct target *a, const struct target *b);
 
 /* Compares scheme, host and port only. */
@@ -34,6 +34,6 @@ bool target_same_host(const char *url_a, const char *url_b);
 int transfer_setup(CURL *easy, const struct target *t, const struct config_tls *tls,
                    int64_t connect_timeout_ms, char *error, struct fault *f);
 
-/* Writes in words why no connection was made. error: libcurl's own text. */
+/* Writes why no connection was made, in readable form. error: libcurl's own text. */
 void connect_text(char *out, size_t size, const struct target *t, CURL *easy, CURLcode code,
                   const char *error);

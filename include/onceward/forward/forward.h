@@ -12,23 +12,23 @@ struct config_queue;
 struct fault;
 struct wait;
 
-/* The applications of the process, over HTTP/1.1. One thread. libcurl makes the connections and the probes'
- * GETs; requests and answers are written and read here.
+/* The applications of the process, over HTTP/1.1. One thread. libcurl makes the connections and the probes' GETs;
+ * requests and answers are written and read here.
  *
- * An application is the listener behind one scheme, host and port, or one Unix socket. Queues that forward to
- * it share its connections. Each queue has its own path, headers, Authorization and bounds.
+ * An application is the listener behind one scheme, host and port, or one Unix socket. Queues that forward to it share
+ * its connections. Each queue has its own path, headers, Authorization and bounds.
  *
- * wait_turn handles socket events; forward_step handles time. Neither calls back: answers and probe results
- * are kept until forward_step returns them. Nothing here blocks.
+ * wait_turn handles socket events; forward_step handles time. Neither calls back: answers and probe results are kept
+ * until forward_step returns them. Nothing here blocks.
  *
- * This module never sends a request twice: once the kernel took one byte of it, it never gets another
- * connection. Redirects are not followed, proxies of the environment are not used. */
+ * A request is never sent twice: once the kernel took one byte of it, it never gets another connection. Redirects are
+ * not followed, and proxies of the environment are not used. */
 struct forward;
 
 /* wait must outlive the result. -1: f says why. The caller owns *ret (forward_free). */
 int forward_new(struct wait *wait, struct forward **ret, struct fault *f);
 
-/* Ends requests in flight without an answer, and frees. NULL is allowed. */
+/* Ends requests in flight without an answer, and frees w. NULL is allowed. */
 void forward_free(struct forward *w);
 
 /* Adds a queue; the first is number 0, the next 1. *ret_application is the number of its application, from 0
@@ -38,35 +38,34 @@ void forward_free(struct forward *w);
  * with q, and nothing was added. */
 int forward_add(struct forward *w, const struct config_queue *q, size_t *ret_application, struct fault *f);
 
-/* The application's name in messages: "127.0.0.1:8080", or the path of its Unix socket. */
+/* Name of the application in messages: "127.0.0.1:8080", or the path of its Unix socket. */
 const char *forward_application_name(const struct forward *w, size_t application);
 
 struct forward_request {
-    size_t queue; /* its number */
+    size_t queue; /* number of the queue */
     uint64_t ref; /* returned with the answer; unique among the queue's requests in flight */
     const struct header_block *headers; /* copied */
     struct slice body;                  /* must stay until the answer or forward_abandon */
     int64_t timeout_ms;                 /* from now, for the whole exchange */
-    int64_t send_by_ms; /* clock_ms() from which on it must not be sent, 0: none. A request that still
-                           waits for a connection then ends as ANSWER_UNREACHABLE */
+    int64_t send_by_ms; /* clock_ms() from which on it must not be sent; 0: none. A request that still waits
+                           for a connection then ends as ANSWER_UNREACHABLE */
     bool fresh;         /* use a new connection: the application may be closing a kept one. Closes
                            its idle connections */
 };
 
-/* Sends a POST. forward_step returns exactly one answer, unless the request is abandoned. A request that
- * could not even be begun is answered with ANSWER_UNREACHABLE. */
+/* Sends a POST. forward_step returns exactly one answer, unless the request is abandoned. A request that cannot be
+ * begun is answered with ANSWER_UNREACHABLE. */
 void forward_send(struct forward *w, const struct forward_request *r);
 
-/* Ends a request without an answer, and closes its connection. No-op when it has been answered. */
+/* Ends a request without an answer, and closes its connection. Does nothing when the request was answered. */
 void forward_abandon(struct forward *w, size_t queue, uint64_t ref);
 
-/* The number of requests in flight, of all queues: sent, and neither answered by forward_step nor abandoned. */
+/* Number of requests in flight, of all queues: sent, and neither answered by forward_step nor abandoned. */
 size_t forward_in_flight(const struct forward *w);
 
-/* Starts a probe of an application: GET ready.url if configured (2xx is ready), else a connect to it by TCP
- * or Unix socket, with https including the handshake. It uses a new connection, closed afterwards. A running
- * probe goes on. It takes at most connect_timeout, and 2 s more for a GET. forward_step returns its result
- * once. */
+/* Starts a probe of an application: GET ready.url if configured (2xx is ready), else a connect by TCP or Unix socket,
+ * with https including the handshake. The probe uses a new connection, closed afterwards, and takes at most
+ * connect_timeout, and 2 s more for a GET. forward_step returns its result once. A running probe continues. */
 void forward_probe(struct forward *w, size_t application);
 
 enum forward_probe_result {
@@ -80,7 +79,7 @@ struct forward_probed {
     size_t application;
     enum forward_probe_result result;
     int status;        /* of ready.url; 0: none */
-    const char *error; /* why it is not ready, in words, without the URL's query and user; empty: ready */
+    const char *error; /* why it is not ready, without the URL's query and user; empty: ready */
 };
 
 enum forward_event_kind { FORWARD_NOTHING, FORWARD_ANSWER, FORWARD_PROBE };
@@ -94,13 +93,13 @@ struct forward_event {
     };
 };
 
-/* Returns the next event's kind (also in *e); FORWARD_NOTHING: no more. Call it until then in each turn, and
- * at forward_due_ms. An answer that is in a socket when its time is over still counts. */
+/* Returns the next event's kind, also in *e; FORWARD_NOTHING: no more. To be called until then in each turn, and at
+ * forward_due_ms. An answer that is in a socket when its time is over still counts. */
 enum forward_event_kind forward_step(struct forward *w, struct forward_event *e);
 
 /* clock_ms() at which forward_step must be called even without a socket event; in the past: it has an event
  * now. INT64_MAX: only socket events matter. */
 int64_t forward_due_ms(const struct forward *w);
 
-/* Calls curl_global_init, and has OpenSSL set up once. Call it before any thread exists. */
+/* Calls curl_global_init, and has OpenSSL set up once. To be called before any thread exists. */
 void forward_global_init(void);
