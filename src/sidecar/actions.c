@@ -27,8 +27,8 @@ static unsigned can_at_broker(const struct sidecar_queue *sq)
     return 0;
 }
 
-/* The operations that the shell can carry out now, for queue_next. Three parts, each of which changes only with an
- * action at its own peer. */
+/* Operations that the shell can carry out now, for queue_next. Each of the three parts changes only with an action at
+ * its own peer. */
 struct abilities {
     unsigned database, broker, publish;
 };
@@ -44,14 +44,14 @@ static void abilities_read(const struct sidecar *s, const struct sidecar_queue *
                               renewals_can(sq) ? 1u << OP_PUBLISH : 0};
 }
 
-/* After an action of that kind. */
+/* Updates the abilities after an action of that kind. */
 static void abilities_change(const struct sidecar *s, const struct sidecar_queue *sq, const struct action *a,
                              struct abilities *can)
 {
     switch (a->kind) {
     case ACTION_DATABASE:
         if (a->d->op == OP_DEAD_LETTER ||
-            !batches_can(s, sq, a->d->op)) /* a batch is full; large letters go one by one */
+            !batches_can(s, sq, a->d->op)) /* a batch is full; large dead letters go one by one */
             can->database = can_at_database(s, sq);
         break;
     case ACTION_PUBLISH:
@@ -170,7 +170,7 @@ static void carry_out(struct sidecar *s, struct sidecar_queue *sq, const struct 
     }
 }
 
-/* False: there may be more actions. */
+/* Runs the actions of one queue. False: there may be more of them. */
 static bool run(struct sidecar *s, struct sidecar_queue *sq)
 {
     struct abilities can;
@@ -205,7 +205,7 @@ static void flush(struct sidecar *s)
     }
 }
 
-/* After a change of the limiter or the database, other queues of the application may continue too. */
+/* Other queues of the application may continue too, after a change of the limiter or the database. */
 static bool has_work(const struct sidecar *s, const struct sidecar_queue *sq)
 {
     const struct queue_held *h = &sq->core.held;

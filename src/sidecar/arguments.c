@@ -1,10 +1,10 @@
-/* The arguments that queues were declared with: asked when a channel has been opened, on a short-lived connection of a
- * helper thread, since each question that learns something closes its channel. Nothing is consumed from a queue
- * before its answer, which may be that nothing can be known.
+/* The arguments that queues were declared with. After a channel was opened, a helper thread asks for them on a
+ * short-lived connection, since each informative question closes its channel. A queue is not consumed before its
+ * answer, which may be that nothing can be known.
  *
  * Each such question is an error line in the broker's log. So an answer holds for the life of the connection, unless
- * the queue was deleted: the next one of its name may have other arguments, and no event reports that while there is no
- * connection. */
+ * the queue was deleted: a new one of its name may have other arguments, and no event reports that while the
+ * connection is lost. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/fault.h"
@@ -42,11 +42,11 @@ static void warn(const struct sidecar_queue *sq, const struct broker_arguments *
 
     if (drop)
         report_reason(sq, EVENT_LIMITS, drop);
-    if (small && !sq->config->order.key.n) /* refused otherwise */
+    if (small && !sq->config->order.key.n) /* otherwise the queue is refused */
         report_reason(sq, EVENT_LIMITS, small);
 }
 
-/* An ordered queue is not consumed while its arguments do not allow that. It is asked again until they do. */
+/* An ordered queue is not consumed while its arguments do not allow that. They are read again until they do. */
 static void judge_order(struct sidecar_queue *sq, const struct arguments_found *found)
 {
     int64_t now_ms = sq->sidecar->now_ms;
@@ -68,7 +68,7 @@ static void judge_order(struct sidecar_queue *sq, const struct arguments_found *
     sq->arguments_again_ms = refusal ? now_ms + REFUSED_AGAIN_MS : 0;
 }
 
-/* found NULL: not read, so the earlier arguments stay. */
+/* Passes the arguments to the core and logs them. found NULL: not read, so the earlier ones stay. */
 static void tell(struct sidecar_queue *sq, const struct arguments_found *found)
 {
     struct queue_limits limits = sq->core.returns.limits;
@@ -114,7 +114,7 @@ static void begin(struct sidecar *s, struct broker_link *k)
     wait_add(s->wait, &k->arguments.watch, job_fd(k->arguments.job), EPOLLIN, job_ready, k, &f);
 }
 
-/* Passes a result to every queue that was asked about. */
+/* Passes the results to the queues that were asked about. */
 static void end(struct sidecar *s, struct broker_link *k, const struct arguments_found *found, size_t n)
 {
     k->arguments.job = NULL;

@@ -1,6 +1,5 @@
-/* Operations of all queues, as batches. A batch of a kind is sent as soon as the database is free for that
- * kind, with all items collected since. There are no timers: a single message is sent at once, and batches
- * grow under load. */
+/* Operations of all queues, as batches. A batch of a kind is sent as soon as the database is free for that kind, with
+ * all items collected since. There are no timers: a single message is sent at once, and batches grow under load. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -11,8 +10,8 @@
 
 #include <string.h>
 
-/* A ref at the database: the queue, the operation, the delivery's ref. So a late answer is recognised as
- * belonging to another operation. */
+/* Ref of an item at the database: queue, operation, the delivery's ref. The operation shows that a late answer
+ * belongs to another one. */
 enum { QUEUE_SHIFT = 52, OPERATION_SHIFT = 48 };
 
 static uint64_t ref_of(const struct sidecar_queue *sq, const struct delivery *d)
@@ -35,7 +34,7 @@ uint64_t batches_ref(uint64_t ref)
     return ref & (((uint64_t)1 << OPERATION_SHIFT) - 1);
 }
 
-/* The kind of batch for an operation. */
+/* Kind of batch for an operation. */
 static enum inbox_op kind_of(const struct sidecar_queue *sq, enum operation op)
 {
     switch (op) {
@@ -116,7 +115,7 @@ static void letter_fill(struct letters *all, size_t i, const struct sidecar_queu
     all->bytes += d->copy.n_bytes;
 }
 
-/* The message of a claim, to be stored if its row is new. NULL if its body was not taken. */
+/* Fills in the message of a claim, to be stored if its row is new. NULL if its body was not taken. */
 static const struct inbox_message *stored_fill(struct stored *all, size_t i, const struct delivery *d)
 {
     const struct message *m = d->message;
@@ -199,8 +198,7 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
     b->n++;
 }
 
-/* Completions are sent first, claims last: on a new connection, known results are completed before new work
- * begins. */
+/* Sends completions first and claims last: on a new connection, known results are completed before new work begins. */
 void batches_send(struct sidecar *s)
 {
     static const enum inbox_op order[N_INBOX_OPS] = {

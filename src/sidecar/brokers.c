@@ -116,7 +116,7 @@ static void of_queue(struct sidecar_queue *sq, struct broker_event *ev)
         FAILPOINT(CONSUME_ANSWERED);
         queue_refused(q, now_ms, PAUSE_STREAM, NULL);
         queue_consuming(q, now_ms, ev->copy.consumer);
-        if (q->rules.ordered) /* others decide by it which replica is active */
+        if (q->rules.ordered) /* others choose the active replica by it */
             replicas_hurry(sq->sidecar);
         break;
     case BROKER_STOPPED:
@@ -125,7 +125,7 @@ static void of_queue(struct sidecar_queue *sq, struct broker_event *ev)
         break;
     case BROKER_CANCELLED:
         arguments_forget(sq);
-        report_reason(sq, EVENT_CANCELLED, ev->fault.text); /* CHANNEL_LOST follows */
+        report_reason(sq, EVENT_CANCELLED, ev->fault.text); /* BROKER_CHANNEL_LOST follows */
         break;
     case BROKER_CHANNEL_LOST:
         channel_lost(sq, ev);
@@ -183,7 +183,7 @@ static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
         if (is_on(k, &s->queues[i])) {
             queue_channel_lost(&s->queues[i].core, s->now_ms, 0, reason);
             s->queues[i].touched = true;
-            arguments_forget(&s->queues[i]); /* the queue may be another one by then */
+            arguments_forget(&s->queues[i]); /* a new queue may have the name by then */
         }
     if (k->closing)
         k->closed = true;
@@ -191,8 +191,8 @@ static void lost(struct sidecar *s, struct broker_link *k, const char *reason)
         dial_failed(s, &k->dial, reason);
 }
 
-/* On an ordered queue the timeout must never end: the broker would take back a part of the deliveries, and hand it to
- * another consumer. The argument outranks the broker's own value and a policy. */
+/* Consumer timeout, which must never end on an ordered queue: the broker would take back a part of the deliveries,
+ * and hand it to another consumer. The argument outranks the broker's own value and a policy. */
 static int64_t timeout_of(const struct config_queue *q)
 {
     int64_t twice = 2 * q->max_hold_ms;
@@ -336,7 +336,8 @@ static struct broker_link *link_of(struct sidecar *s, const char *vhost)
 
 int brokers_init(struct sidecar *s, struct fault *f)
 {
-    s->links = mem_zalloc(s->n_queues, sizeof(*s->links)); /* the maximum, so that addresses stay the same */
+    s->links =
+        mem_zalloc(s->n_queues, sizeof(*s->links)); /* one per queue, so that addresses stay the same */
     for (size_t i = 0; i < s->n_queues; i++) {
         struct sidecar_queue *sq = &s->queues[i];
         char *vhost;

@@ -1,8 +1,8 @@
 /* Passes operator commands, as presence has read them, to the queues' cores.
  *
- * A pause, the stop of an ordered queue and ids to give up are states, passed on each time. Each replica carries out a retry, or a give-up
- * of held messages, once: it remembers the number of the last one. Commands from before the start of the
- * process do not apply to it. */
+ * A pause, the stop of an ordered queue and ids to give up are states, passed on each time. Each replica carries out a
+ * retry, or a give-up of held messages, once: it remembers the number of the last one. Commands from before the start
+ * of the process do not apply to it. */
 #include "sidecar/sidecar.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ static const struct inbox_control *control_of(const struct inbox_presence *p, si
     return &nothing;
 }
 
-/* Is the number that of a new command? */
+/* Does the number belong to a new command? */
 static bool is_new(const struct sidecar_queue *sq, int64_t *done, int64_t number)
 {
     bool is_new = sq->controls.read && number && number != *done;

@@ -14,7 +14,7 @@
 
 enum {
     JOB_EXTRA_MS = 15000, /* added to the connect timeout, for name resolution and the first statements */
-    N_HOSTS = 4,          /* of database.url: each may take the whole connect timeout */
+    N_HOSTS = 4,          /* of database.url: each host may take the whole connect timeout */
     SILENT_MS = 500, /* a connection silent for this long is read, so that an overdue answer is noticed */
 };
 
@@ -137,7 +137,7 @@ void database_dial(struct sidecar *s, struct dial *d)
     for (size_t i = 0; i < s->n_queues; i++) {
         const struct config_queue *q = s->queues[i].config;
 
-        free((char *)queues[q->entry].order_key); /* of another partition */
+        free((char *)queues[q->entry].order_key); /* from another partition */
         queues[q->entry] =
             (struct inbox_queue){.consumer = q->consumer,
                                  .broker = s->queues[i].link->cluster,
@@ -162,7 +162,7 @@ void database_dial(struct sidecar *s, struct dial *d)
         dial_failed(s, d, f.text);
 }
 
-/* Tokens, presence and the log use the consumer name that the rows have. */
+/* Sets the consumer name that the rows have, for tokens, presence and the log. */
 static void use_consumer(struct sidecar_queue *sq)
 {
     struct config_queue *q = &sq->sidecar->config->queues[sq->index];
@@ -178,7 +178,7 @@ static void use_consumer(struct sidecar_queue *sq)
     report_reason(sq, EVENT_LIMITS, text);
 }
 
-/* A queue that is not registered pauses with the reason. */
+/* Pauses queues that are not registered, with the reason. */
 static void look_at_registrations(struct sidecar *s)
 {
     struct fault f = {0};
@@ -230,7 +230,7 @@ static void refused_whole(struct sidecar *s, const char *reason)
         sq->touched = true;
     }
     if (!s->n_queues)
-        dial_failed(s, &s->database.dial, reason); /* no queue reports it */
+        dial_failed(s, &s->database.dial, reason); /* no queue reports the failure */
     dial_later(s, &s->database.dial, FAILPOINT_MS(REFUSED));
 }
 
@@ -311,8 +311,8 @@ void database_step(struct sidecar *s)
     tell_unprepared(s);
 }
 
-/* libpq's buffers never shrink. After a large letter or a large page of the outbox, Onceward reconnects at a
- * moment when nothing is in flight. */
+/* Reconnects when nothing is in flight, after a large dead letter or a large page of the outbox: libpq's buffers
+ * never shrink. */
 static void slim(struct sidecar *s)
 {
     if (!inbox_is_swollen(s->database.inbox) || !outbox_is_quiet(s))

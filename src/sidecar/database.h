@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The connection to the database: operations of all queues as batches, and large letters on a connection of their own. */
+/* The connection to the database: operations of all queues as batches, and large dead letters on a connection of
+ * their own. */
 
 struct broker_link;
 struct delivery;
@@ -40,7 +41,7 @@ struct stored {
     size_t bytes;
 };
 
-/* The connection to the database, and what goes out on it. */
+/* The connection to the database, and everything that is sent on it. */
 struct sidecar_database {
     struct inbox *inbox; /* NULL: not connected */
     struct dial dial;
@@ -57,17 +58,17 @@ struct sidecar_database {
     struct batch batches[N_INBOX_OPS];
     struct letters letters;
     struct stored stored[2]; /* indexed by whether the claims are asynchronous */
-    size_t housekeeps;       /* the queue with a call in flight; SIZE_MAX: none */
+    size_t housekeeps;       /* queue with a call in flight; SIZE_MAX: none */
     bool expires_history;    /* set: the call belongs to the walk through the history */
     int64_t house_pause_ms;  /* no call of housekeeping before then */
     uint64_t asked_lock;     /* queue and ref, as in an item; 0: none */
 };
 
-/* Letters above LETTER_LARGE_BYTES, on a connection of their own: see letters.c. */
+/* Dead letters above LETTER_LARGE_BYTES, on a connection of their own: see letters.c. */
 struct sidecar_letters {
     struct side_connection side;
-    bool wanted;        /* a letter waits for it */
-    struct batch batch; /* a single letter */
+    bool wanted;        /* a dead letter waits for the connection */
+    struct batch batch; /* a single dead letter */
     struct letters large;
 };
 
@@ -77,7 +78,7 @@ void database_step(struct sidecar *s);
 void database_answered(struct sidecar *s, const struct inbox_row *r);
 void database_dial(struct sidecar *s, struct dial *d);                   /* begins a connection */
 void database_ask(struct sidecar *s);                                    /* asks the questions that are due */
-void database_broker_is(struct sidecar *s, const struct broker_link *k); /* its cluster is known */
+void database_broker_is(struct sidecar *s, const struct broker_link *k); /* the link's cluster is known */
 void database_close(struct sidecar *s);
 void database_deinit(struct sidecar *s);
 
@@ -86,14 +87,14 @@ void database_deinit(struct sidecar *s);
 bool batches_can(const struct sidecar *s, const struct sidecar_queue *sq, enum operation op);
 void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d, bool new_token);
 void batches_send(struct sidecar *s);
-enum operation batches_operation(uint64_t ref); /* of an item's ref */
+enum operation batches_operation(uint64_t ref); /* from an item's ref */
 struct sidecar_queue *batches_queue(struct sidecar *s, uint64_t ref);
 uint64_t batches_ref(uint64_t ref);
 
 /* --- letters.c --- */
 
 void letters_step(struct sidecar *s);
-bool letters_can(const struct sidecar *s, const struct sidecar_queue *sq); /* may one be added? */
+bool letters_can(const struct sidecar *s, const struct sidecar_queue *sq); /* may a dead letter be added? */
 void letters_send(struct sidecar *s);
 int64_t letters_due_ms(const struct sidecar *s);
 void letters_close(struct sidecar *s);

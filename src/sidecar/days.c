@@ -1,9 +1,7 @@
-/* Partitions of stored messages past their retention are dropped on a side connection: the commit waits for
- * large files to be deleted, and everything later on the connection waits for the commit. When the default
- * partition is large, new partitions are made there too, since PostgreSQL reads it for each.
- *
- * A partition that another session reads cannot be dropped. The drop is retried after store.c has asked
- * again, and reported when that has lasted. */
+/* Drops partitions of stored messages past their retention on a side connection: the commit waits until large files
+ * are deleted, and everything later on the connection waits for the commit. When the default partition is large, new
+ * partitions are made there too, since PostgreSQL reads it for each. A partition that another session reads cannot be
+ * dropped: the drop is retried after store.c has asked again, and reported when that has lasted. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"

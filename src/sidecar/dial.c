@@ -1,4 +1,4 @@
-/* A connection that is made again indefinitely: the times of the attempts, and the log lines about them. */
+/* A connection that is restored indefinitely: the times of the attempts, and the log lines about them. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -71,7 +71,7 @@ void dial_failed(struct sidecar *s, struct dial *d, const char *reason)
     snprintf(d->reason, sizeof(d->reason), "%s", reason);
     d->is_refused = false;
     if (!somebody_was_ready(s))
-        return; /* first_start.c reports it */
+        return; /* first_start.c reports the failure */
     log_peer(&l, EVENT_DISCONNECTED, d);
     log_text(&l, "reason", reason);
     log_int(&l, "next_try_ms", wait);

@@ -55,7 +55,7 @@ static const struct sidecar_queue *sidecar_queue_numbered(const struct sidecar *
     return NULL;
 }
 
-/* The reason why messages wait while one runs alone. */
+/* Sets the state, with the reason why messages wait while one is quarantined. */
 static void read_state(struct figures *g, const struct sidecar_queue *sq)
 {
     const struct application *a = sq->core.application;
@@ -137,7 +137,7 @@ static void read_database(struct figures *g, const struct sidecar_queue *sq)
                    : "not asked yet, or not connected");
 }
 
-/* Does the partition take messages, as far as is known here? */
+/* Does the partition take messages, as far as this replica knows? */
 static bool is_active(const struct sidecar_queue *sq)
 {
     const struct consumer *c = &sq->core.consumer;
@@ -146,7 +146,7 @@ static bool is_active(const struct sidecar_queue *sq)
            !handover_is_standby(&sq->core);
 }
 
-/* The partition whose state stands for all: one that stands still, else one that consumes. */
+/* Partition whose state stands for all: one that stands still, else one that consumes. */
 static const struct sidecar_queue *queue_that_tells(const struct sidecar_queue *first)
 {
     const struct sidecar_queue *best = first;
@@ -171,7 +171,7 @@ static void add_counter(struct counter *sum, const struct counter *c)
     sum->reported += c->reported;
 }
 
-/* Sums over the partitions of a consumer, most of which have one. */
+/* Sums over the partitions of a consumer. Most consumers have one. */
 struct sums {
     struct queue_counts counts;
     size_t n_in_flight, n_accepted, n_parked, n_held, n_bytes, n_partitions, n_active;
@@ -310,11 +310,10 @@ static void begin_interval(struct sidecar_queue *sq, const struct figures *g)
 
 /* --- time of the line --- */
 
-/* An idle queue logs at every sixth interval, but at least once a minute: that is every sixth by default. */
+/* An idle queue logs at every sixth interval, but at least once a minute, which is every sixth by default. */
 enum { IDLE_INTERVALS = 6, IDLE_MS = 60000 };
 
-/* The facts that require a line at this interval: increased counts, a state, and anything that does not
- * progress. */
+/* Facts that require a line at this interval: increased counts, a state, and anything that does not progress. */
 static struct figures_told told_now(const struct sidecar_queue *sq)
 {
     struct figures_told told = {.n_dead_letters = sq->n_dead_letters,

@@ -22,8 +22,8 @@ void report_reason(const struct sidecar_queue *sq, enum event e, const char *rea
 
 /* --- figures.c --- */
 
-/* Fields of the stats line (of a queue), or of the outbox line, as they are now. The texts live as long as the
- * queue and this struct, until the next turn. */
+/* Fields of the stats line of a queue, or of the outbox line, at this moment. The texts live as long as the queue and
+ * this struct, until the next turn. */
 struct figures {
     struct figure fields[N_FIGURES];
     char detail[256];
@@ -40,4 +40,4 @@ void figures_step(struct sidecar *s);
 void metrics_begin(struct sidecar *s);
 void metrics_step(struct sidecar *s);
 void metrics_free(struct sidecar *s);
-void metrics_page(const struct sidecar *s, struct buf *ret); /* metrics_page.c: all of it, appended */
+void metrics_page(const struct sidecar *s, struct buf *ret); /* appends the page: metrics_page.c */

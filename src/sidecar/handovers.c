@@ -1,4 +1,4 @@
-/* Subscriptions of other replicas to ordered queues, which decide who is active: see core/handover.c. */
+/* Subscriptions of other replicas to ordered queues, which decide which replica is active: see core/handover.c. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/mem.h"
@@ -16,8 +16,8 @@ void handovers_init(struct sidecar_queue *sq)
                       handover_hash(queue.data, queue.len));
 }
 
-/* The queue here that is a peer's; SIZE_MAX: none. Peers have their queues in the same order, so the one behind the last is
- * tried first. */
+/* Partition of a peer among the queues here; SIZE_MAX: none. Peers have their queues in the same order, so the one
+ * behind the last is tried first. */
 static size_t partition_of(const struct sidecar_queue *first, const struct inbox_peer *p, size_t last)
 {
     size_t n = first->config->n_partitions;
@@ -31,7 +31,7 @@ static size_t partition_of(const struct sidecar_queue *first, const struct inbox
     return SIZE_MAX;
 }
 
-/* true: the members of the consumer have just changed. */
+/* Passes the peers of a consumer to its partitions. True: the members of the consumer have just changed. */
 static bool tell(struct sidecar_queue *first, const struct inbox_presence *p)
 {
     size_t n = first->config->n_partitions, n_peers = 0, last = 0;

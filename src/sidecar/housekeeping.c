@@ -1,10 +1,10 @@
-/* Housekeeping: purges rows past the retention, sweeps tokens whose owner never completed them, replaces old
- * completed rows by history entries, deletes expired entries, and logs about these.
+/* Housekeeping: purges rows past the retention, sweeps tokens whose owner never completed them, replaces old completed
+ * rows by history entries, deletes expired entries, and logs about these.
  *
- * There is one walk per consumer through the inbox, and one for all through the history, with a pace of its
- * own, so that neither holds up the other. The process makes one bounded call at a time and then rests; the
- * calls share the pipeline with the claims, so each is short. The database decides which sidecar does it
- * (sidecar_keep_house); the others only ask now and then. */
+ * There is one walk per consumer through the inbox, and one for all through the history with a pace of its own, so that
+ * neither delays the other. The process makes one bounded call at a time and then rests. The calls share the pipeline
+ * with the claims, so each is short. The database decides which sidecar keeps house (sidecar_keep_house); the others
+ * only ask now and then. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -18,8 +18,8 @@
 enum {
     FIRST_MS = 1000,  /* after connecting, plus as much jitter */
     BUDGET_US = 300,  /* per call: hardly longer than a claim */
-    BUSY_MS = 50,     /* housekeeping is postponed when the database answers this slowly */
-    PUT_OFF_MS = 100, /* repeatedly, but */
+    BUSY_MS = 50,     /* above this latency of the database, housekeeping is postponed */
+    PUT_OFF_MS = 100, /* repeatedly, but not for longer than */
     PUT_OFF_MAX_MS = 10000,
     AWAY_MIN_MS = 100,
     AWAY_MAX_MS = 60000,
@@ -27,17 +27,16 @@ enum {
     MANY_ROWS = 100 * 1000, /* failed and waiting rows of a consumer that deserve a warning */
     MANY_BYTES = 1 << 30,   /* of dead letters */
     RELAYED_MS = 20000,     /* between two checks for a relay of the outbox */
-    UNRELAYED_MS = 15000,   /* age of the oldest message: a lease lasts as long, and may just be changing
-                               owners */
+    UNRELAYED_MS = 15000,   /* age of the oldest message: a lease lasts as long, and may be changing owners */
     UNRELAYED_AGAIN_MS = 60000,
     LATE_MIN_MS = 60 * 1000,
     EXPIRY_MS = 24 * 3600 * 1000, /* between two walks through the history */
     LATE_NEW_MS = 10 * 60 * 1000, /* on a connection younger than LATE_MIN_MS */
 };
 
-/* A row that is still processing this long after its window was abandoned by its owner: a live owner completes,
- * fails or extends it within the window, or has its delivery returned by then. After an outage of the database,
- * owners get time to act first. */
+/* Time after the end of its window from which a processing row counts as abandoned: a live owner completes, fails or
+ * extends it within the window, or has its delivery returned by then. After an outage of the database, owners get
+ * time to act first. */
 static int64_t late_ms(const struct sidecar *s, const struct sidecar_queue *sq)
 {
     int64_t ms = 10 * sq->config->token_window_ms,
@@ -60,7 +59,7 @@ static void say(struct sidecar_queue *sq, enum event e, struct tally *t)
     t->not_before_ms = s->now_ms + s->config->log.stats_interval_ms;
 }
 
-/* Is that above the bound, and twice what was said before? */
+/* Is the value above the bound, and twice the latest reported one? */
 static bool has_grown(int64_t *told, int64_t value, int64_t bound)
 {
     if (value < bound)
@@ -99,7 +98,7 @@ void housekeeping_weigh(struct sidecar *s)
     report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }
 
-/* Once an interval, by each sidecar for itself: its own clock may be the wrong one. */
+/* Logged once per interval by each sidecar: its own clock may be the wrong one. */
 static void clocks_differ(struct sidecar_queue *sq, int64_t ahead_ms)
 {
     struct sidecar *s = sq->sidecar;
@@ -122,7 +121,7 @@ static int64_t between_walks_ms(const struct sidecar_queue *sq)
     return ms < FAILPOINT_MS(WALK) ? ms : FAILPOINT_MS(WALK);
 }
 
-/* 0: compaction is off. At most a day, since the walk also does the sweep and the purge. */
+/* Time limit of a walk; 0: compaction is off. At most a day, since the walk also does the sweep and the purge. */
 static int64_t walk_goal_ms(const struct sidecar_queue *sq)
 {
     int64_t ms = pace_goal_ms(sq->config->compact_ms);
@@ -163,7 +162,7 @@ static bool walk_is_behind(struct sidecar_queue *sq, const struct inbox_housekep
     return false;
 }
 
-/* The rest that all walks of this process share. */
+/* Sets the rest that all walks of this process share. */
 static void pause(struct sidecar *s, int64_t took_us, bool behind)
 {
     s->database.house_pause_ms = s->now_ms + pace_pause_ms(took_us, behind);
@@ -239,7 +238,7 @@ static void somebody_else_does(struct sidecar_queue *sq, const struct inbox_hous
     h->at_ms = sq->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
 }
 
-/* at_ms: the time of the next call of the walk whose call failed. */
+/* at_ms: time of the next call of the walk that failed. */
 static void failed(struct sidecar_queue *sq, const struct fault *f, int64_t *at_ms)
 {
     struct housekeeping *h = &sq->house;
@@ -295,8 +294,8 @@ static void answered(struct sidecar *s)
         took_place(sq, &kept);
 }
 
-/* Rows in flight go first, so housekeeping may be postponed; but a database that stays slow must not prevent
- * the purge indefinitely. */
+/* Is housekeeping postponed? Rows in flight go first, but a database that stays slow must not prevent the purge
+ * indefinitely. */
 static bool is_put_off(struct sidecar *s, struct housekeeping *h, int64_t *at_ms)
 {
     if (!database_is_up(&s->database.core)) {
@@ -379,8 +378,7 @@ static void relay_is(struct sidecar *s, const struct inbox_outbox_gauge *g)
     log_end(&line);
 }
 
-/* A sidecar with an outbox logs its figures anyway. Of the others, the one that keeps house checks for a
- * relay. */
+/* Checks for a relay, if this sidecar keeps house and has no outbox. A sidecar with one logs its figures anyway. */
 static void relay_look(struct sidecar *s)
 {
     struct inbox_outbox_gauge gauge;
@@ -397,11 +395,11 @@ static void relay_look(struct sidecar *s)
     inbox_ask_outbox_gauge(s->database.inbox);
 }
 
-/* The call whose turn is next. */
+/* The next call. */
 struct turn {
     size_t queue;
     bool is_expiry;
-    int64_t at_ms; /* INT64_MAX: there is none */
+    int64_t at_ms; /* INT64_MAX: none */
 };
 
 static struct turn turn_next(const struct sidecar *s)

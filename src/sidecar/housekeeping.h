@@ -21,7 +21,7 @@ struct expiry {
     bool is_due;
     struct pace pace;
     int64_t at_ms; /* time of the next call */
-    int64_t page;  /* next page; -1: where it was noted last */
+    int64_t page;  /* next page; -1: the page noted last */
     struct pace_walk walk;
 };
 
@@ -34,7 +34,7 @@ struct housekeeping {
     int n_failures;
     int64_t put_off_since_ms;
     struct pace_walk walk;
-    int64_t n_orphans, n_unfinished; /* in the present walk */
+    int64_t n_orphans, n_unfinished; /* during the present walk */
     int64_t told_unfinished, clocks_told_ms, lag_told_ms;
     struct tally purged, swept, orphans, compacted, expired;
 };
@@ -47,22 +47,22 @@ struct sidecar_store {
     bool due, drops; /* a partition must be dropped; the call for that is in flight */
     int64_t drop_at_ms;
     int n_stuck;        /* consecutive tries to drop a locked partition */
-    char hindered[512]; /* the latest report of why days cannot be made or dropped; empty: none */
+    char hindered[512]; /* latest report of why days cannot be made or dropped; empty: none */
 };
 
 /* --- housekeeping.c --- */
 
 void housekeeping_step(struct sidecar *s);
-void housekeeping_weigh(struct sidecar *s); /* the figures have come */
+void housekeeping_weigh(struct sidecar *s); /* the figures have arrived */
 int64_t housekeeping_due_ms(const struct sidecar *s);
 
 /* --- store.c --- */
 
 void store_linked(struct sidecar *s); /* the database is connected: asks before anything is claimed */
-void store_ask(struct sidecar *s);    /* if it is due and the database is connected */
+void store_ask(struct sidecar *s);    /* asks if due, and if the database is connected */
 void store_step(struct sidecar *s);
 int64_t store_due_ms(const struct sidecar *s);
-void store_failed(struct sidecar *s, const struct fault *f); /* told */
+void store_failed(struct sidecar *s, const struct fault *f); /* logs the failure */
 
 /* --- days.c --- */
 

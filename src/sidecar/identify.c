@@ -1,4 +1,4 @@
-/* The id of a message, from the sources of its queue; and why it has no id, or no key. */
+/* The id of a message, from the sources of its queue, or the reason why it has no id or no key. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/buf.h"
@@ -9,7 +9,7 @@
 
 enum { HEADERS_TOLD = 6 };
 
-/* For a message without an id or a key, lists the properties and headers that could serve as such. */
+/* Lists the properties and headers that could serve as id or key, for a message without one. */
 static void say_what_it_has(const struct message *m, struct fault *f)
 {
     struct buf names = {0};

@@ -1,9 +1,8 @@
-/* Letters above LETTER_LARGE_BYTES are written one at a time on a side connection. On the common connection,
- * all claims and completions would wait while a slow database takes such a letter.
+/* Dead letters above LETTER_LARGE_BYTES, written one at a time on a side connection. On the common connection, all
+ * claims and completions would wait while a slow database takes such a letter.
  *
- * The connection is opened for a waiting letter and closed when none has followed for a moment, which frees
- * libpq's buffers (they never shrink). When it is lost, items in flight are answered as unknown, like all
- * others. */
+ * The connection is opened for a waiting letter and closed when none has followed for a moment, which frees libpq's
+ * buffers (they never shrink). When it is lost, items in flight are answered as unknown, like all others. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -36,7 +35,7 @@ void letters_step(struct sidecar *s)
     if (got < 0 || (!c->wanted && inbox_is_free(c->side.inbox, INBOX_DEAD_LETTER) &&
                     s->now_ms - c->side.used_ms >= IDLE_MS))
         forget(s);
-    c->wanted = false; /* set again while a letter waits */
+    c->wanted = false; /* set again while a dead letter waits */
 }
 
 bool letters_can(const struct sidecar *s, const struct sidecar_queue *sq)
@@ -57,8 +56,7 @@ void letters_send(struct sidecar *s)
     if (c->batch.n) {
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_BEFORE);
         inbox_submit(c->side.inbox, INBOX_DEAD_LETTER, c->batch.items, c->batch.n,
-                     &f); /* on a loss, a row answers
-                                                                                    the item */
+                     &f); /* on a loss, a row answers the item */
         FAILPOINT_AT(c->batch.failpoint + FAILPOINT_STEP_SENT);
         c->batch.n = 0;
         c->side.readable = true; /* the connection may be lost already */

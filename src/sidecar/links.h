@@ -8,7 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Connections to brokers, one for each virtual host, and what they carry besides deliveries: arguments of queues, and renewals. */
+/* Connections to brokers, one for each virtual host, and their other tasks besides deliveries: the arguments of queues,
+ * and renewals. */
 
 struct delivery;
 struct sidecar_queue;
@@ -38,7 +39,7 @@ struct link_renewals {
 /* A connection to a virtual host. */
 struct broker_link {
     char *vhost;
-    char *cluster;         /* the broker connected last; NULL: none so far */
+    char *cluster;         /* broker connected last; NULL: none yet */
     struct broker *broker; /* NULL: none */
     struct dial dial;
     struct watch watch;
@@ -64,8 +65,8 @@ void brokers_deinit(struct sidecar *s);
 
 /* --- arguments.c --- */
 
-void arguments_want(struct sidecar_queue *sq);   /* its channel was opened */
-void arguments_forget(struct sidecar_queue *sq); /* its queue was deleted, or may be */
+void arguments_want(struct sidecar_queue *sq);   /* the queue's channel was opened */
+void arguments_forget(struct sidecar_queue *sq); /* the queue was or may have been deleted */
 void arguments_step(struct sidecar *s);
 void arguments_close(struct sidecar *s);
 
@@ -75,5 +76,5 @@ void renewals_step(struct sidecar *s);
 int64_t renewals_due_ms(const struct sidecar *s);
 bool renewals_can(const struct sidecar_queue *sq); /* may a copy be sent? */
 void renewals_send(struct sidecar *s, struct sidecar_queue *sq, const struct delivery *d);
-void renewals_flush(struct sidecar *s); /* once a turn, behind the actions */
+void renewals_flush(struct sidecar *s); /* once per turn, after the actions */
 void renewals_close(struct sidecar *s);

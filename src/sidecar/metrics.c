@@ -76,7 +76,7 @@ static void answer(struct connection *c, enum scrape scrape)
     wait_change(m->sidecar->wait, &c->watch, EPOLLOUT);
 }
 
-/* At most one read per turn. */
+/* Reads at most once per turn. */
 static void request_read(struct connection *c)
 {
     size_t room = SCRAPE_MAX - c->request.len;
@@ -94,8 +94,8 @@ static void request_read(struct connection *c)
         answer(c, scrape);
 }
 
-/* Bytes behind the request are read before the close: closing with unread bytes resets the connection, and
- * the client may lose the response. */
+/* Ends a response. Bytes behind the request are read before the close: closing with unread bytes resets the
+ * connection, and the client may lose the response. */
 static void response_end(struct connection *c)
 {
     char rest[SCRAPE_MAX];
@@ -197,7 +197,7 @@ static void accept_one(struct metrics *m, struct connection *c)
         connection_close(c);
 }
 
-/* A turn accepts one connection; more of them stay in the kernel's queue. */
+/* Accepts one connection per turn; others stay in the kernel's queue. */
 static void listener_ready(void *owner, uint32_t events)
 {
     struct metrics *m = owner;
@@ -226,7 +226,7 @@ static int listen_on(const struct ip_address *address)
     return -1;
 }
 
-/* A used address is tried again, because a sidecar that is ending may still have it. */
+/* Listens. An address in use is tried again, because a sidecar that is ending may still have it. */
 static void start_listening(struct metrics *m)
 {
     struct sidecar *s = m->sidecar;

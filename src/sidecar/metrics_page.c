@@ -53,7 +53,7 @@ static void add_key(struct buf *b, enum stats_field f, size_t i, const char *nam
     }
 }
 
-/* A COUNT is only shown as its total: Prometheus computes the rate. */
+/* Adds a field. A COUNT is only shown as its total: Prometheus computes the rate. */
 static void add_field(struct buf *b, enum stats_field f, const struct source *sources, size_t n)
 {
     const char *prefix = (int)f >= (int)N_STATS_FIELDS ? "onceward_outbox_" : "onceward_";

@@ -1,9 +1,9 @@
-/* The relay of the outbox: its core, its connection to the broker, its questions to the database.
- * outbox_answers.c handles the answers, outbox_figures.c writes the line of figures.
+/* The relay of the outbox: its core, its connection to the broker, its questions to the database. outbox_answers.c
+ * handles the answers, outbox_figures.c writes the line of figures.
  *
- * It publishes on a connection of its own: a broker that is short of memory or disk stops reading from
- * publishing connections, and that must not hold up the acks of the queues. Its questions to the database use
- * the common connection. */
+ * The relay publishes on a connection of its own: a broker that is short of memory or disk stops reading from
+ * publishing connections, and that must not delay the acks of the queues. Its questions to the database use the
+ * common connection. */
 #include "sidecar/outbox.h"
 
 #include "onceward/base/failpoint.h"
@@ -46,7 +46,7 @@ static void socket_ready(void *owner, uint32_t events)
     ((struct sidecar_outbox *)owner)->readable = true;
 }
 
-/* f: the failure; NULL: there was none. */
+/* f: the failure, or NULL. */
 static void disconnect(struct sidecar *s, const struct fault *f)
 {
     struct sidecar_outbox *x = s->outbox;

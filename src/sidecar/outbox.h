@@ -15,7 +15,7 @@ struct sidecar_outbox {
     struct watch watch;
     bool readable;
     int64_t tick_ms, told_failed_ms;
-    char blocked[256]; /* why the broker takes no messages at present, else empty */
+    char blocked[256]; /* why the broker takes no messages at present; or empty */
     struct buf header;
     struct {
         bool asked, known;
@@ -28,7 +28,7 @@ struct sidecar_outbox {
 
 /* --- outbox_answers.c --- */
 
-void outbox_answers_take(struct sidecar *s); /* call it when the database is connected */
+void outbox_answers_take(struct sidecar *s); /* for each turn with a connected database */
 
 /* --- outbox_figures.c --- */
 

@@ -14,7 +14,7 @@ enum {
     NAME_BYTES = 255,
 };
 
-/* Handles a failed statement: it is logged now and then, and repeated. A statement that a pooler has lost is
+/* Handles a failed statement: logs it now and then, and lets it be repeated. A statement that a pooler has lost is
  * logged once, elsewhere. */
 static enum outbox_answer failed(struct sidecar *s, const struct fault *f)
 {
@@ -86,7 +86,7 @@ static void leased(struct sidecar *s)
                   lease.left_ms, lease.restored);
 }
 
-/* Encodes the properties and headers for AMQP. -1: f says what cannot be encoded. */
+/* Encodes the properties and headers for AMQP. -1: f says why not. */
 static int header_encode(struct buf *out, const struct inbox_outbox_row *row, struct fault *f)
 {
     struct message *m = message_new();

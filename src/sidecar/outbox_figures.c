@@ -4,7 +4,7 @@
 #include "onceward/base/log.h"
 #include "onceward/core/stats.h"
 
-/* The relay's state in one word. */
+/* State of the relay in one word. */
 static const char *state_of(const struct sidecar *s)
 {
     const struct sidecar_outbox *x = s->outbox;
@@ -16,7 +16,7 @@ static const char *state_of(const struct sidecar *s)
     return outbox_holds(&x->core, s->now_ms) ? "relaying" : "standby";
 }
 
-/* Why the broker confirms nothing, in its words; NULL: no reason is known. */
+/* Reason why the broker confirms nothing, in its words; NULL: none is known. */
 static const char *error_of(const struct sidecar_outbox *x)
 {
     if (!x->sender)

@@ -1,11 +1,11 @@
 /* Ranges of queue names that change: see config/pattern.h.
  *
- * The inbox records which partitions of a consumer are read. A range that is recorded wider than the configured one
- * was that of replicas before, or is that of others now: what lies in the partitions outside the own range must not be
- * forgotten. So the sidecar starts again in its own place with these partitions beside its own, reads them until they
- * are empty, and then asks the inbox to take them out of the record. They are left when it has: where another replica
- * still has them in its range, or holds a message of them, they stay in the record. Until then the other partitions
- * of an ordered consumer are not consumed. */
+ * The inbox records which partitions of a consumer are read. A recorded range that is wider than the configured one
+ * is that of earlier or of other replicas: messages in the partitions outside the own range must not be forgotten. So
+ * the sidecar restarts in its own place with these partitions beside its own, reads them until they are empty, and
+ * then asks the inbox to take them out of the record. They are left once the inbox has done so; it keeps those that
+ * another replica has in its range, or holds a message of. Until then the other partitions of an ordered consumer are
+ * not consumed. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/log.h"
@@ -18,7 +18,7 @@
 enum {
     ASK_MS = 30000, /* another replica may have changed the record */
     LOOK_MS = 1000,
-    N_LOOKS = 3, /* at an empty queue in a row: a quorum queue may answer 0 for a moment */
+    N_LOOKS = 3, /* consecutive looks at an empty queue: a quorum queue may answer 0 for a moment */
 };
 
 bool sidecar_queue_all(const struct sidecar_queue *first, bool (*is)(const struct sidecar_queue *))
@@ -52,7 +52,7 @@ static bool has_partitions_for(const struct sidecar_queue *first, const char *ra
            pattern_read(range, &wanted, &wrong) && all.first <= wanted.first && wanted.last <= all.last;
 }
 
-/* The partitions outside the range are no longer anybody's: nothing of them is held. */
+/* Drains the partitions outside the range. No replica reads them any more, and none of their messages is held. */
 static void leave(struct sidecar_queue *first)
 {
     for (size_t i = 0; i < first->config->n_partitions; i++)
@@ -63,7 +63,8 @@ static void leave(struct sidecar_queue *first)
         }
 }
 
-/* Empty at N_LOOKS looks in a row, with nothing held and nothing received in between. */
+/* Looks at the depth of a partition that leaves. Empty: at N_LOOKS looks in a row, with nothing held and nothing
+ * received in between. */
 static void look(struct sidecar_queue *sq)
 {
     const struct consumer_watch *w = &sq->core.consumer.watch;
@@ -84,10 +85,10 @@ static void look(struct sidecar_queue *sq)
         return;
     sq->left.asked_ms = s->now_ms;
     queue_depth_asked(&sq->core, s->now_ms);
-    broker_ask_depth(sq->link->broker, (uint32_t)sq->index, &f); /* a loss shows again in broker_next */
+    broker_ask_depth(sq->link->broker, (uint32_t)sq->index, &f); /* broker_next reports a loss */
 }
 
-/* 1: all partitions that leave the range are empty; 0: not yet; -1: there are none, or they were left. */
+/* 1: all partitions that leave the range are empty; 0: not yet; -1: none leaves, or all were left. */
 static int are_empty(struct sidecar_queue *first)
 {
     int answer = -1;
@@ -106,7 +107,7 @@ static int are_empty(struct sidecar_queue *first)
     return answer;
 }
 
-/* true: its range is to be widened. */
+/* Returns whether the range is to be widened. */
 static bool step(struct sidecar *s, struct sidecar_queue *first)
 {
     size_t entry = first->config->entry;
@@ -139,8 +140,8 @@ static bool is_to_be_left(const struct sidecar_queue *sq)
     return sq->config->leaving && !sq->core.drain && sq->left.n_looks < N_LOOKS;
 }
 
-/* Other replicas keep the partition in the record while this one may hold a message of it: for them the queue looks
- * empty. */
+/* Range for the record. Other replicas keep a partition there while this one may hold a message of it, since the
+ * queue looks empty to them. */
 const char *partitions_range(const struct sidecar_queue *first)
 {
     for (size_t i = 0; i < first->config->n_partitions; i++)
@@ -157,7 +158,7 @@ static bool has_leaving(const struct sidecar_queue *first)
     return false;
 }
 
-/* Keys of a partition that leaves continue in another one: their later messages wait until it has been left. */
+/* Messages of a key that moves from a partition that leaves wait until that partition was left. */
 static void hold(struct sidecar *s, struct sidecar_queue *first)
 {
     static const char text[] =

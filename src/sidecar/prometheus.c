@@ -1,11 +1,11 @@
-/* See prometheus.h. Only the first line of a request counts: no field of its head changes the answer, and
- * each connection carries one request. */
+/* See prometheus.h. Only the first line of a request counts: no field of its head changes the answer, and each
+ * connection carries one request. */
 
 #include "sidecar/prometheus.h"
 
 #include <string.h>
 
-/* The length of the head including its empty line; 0: incomplete. */
+/* Length of the head including its empty line; 0: incomplete. */
 static size_t head_len(struct slice s)
 {
     const char *long_end = memmem(s.data, s.len, "\r\n\r\n", 4), *end = memmem(s.data, s.len, "\n\n", 2);

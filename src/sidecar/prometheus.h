@@ -25,11 +25,11 @@ enum scrape {
  * SCRAPE_PARTIAL. */
 enum scrape scrape_judge(struct slice bytes);
 
-/* The response, without a body unless `page` was requested. Not for SCRAPE_PARTIAL. */
+/* Writes the response, without a body unless `page` was requested. Not for SCRAPE_PARTIAL. */
 void scrape_answer(enum scrape scrape, struct slice page, struct buf *ret);
 
-/* The lines before the samples of a metric. */
+/* Adds the lines before the samples of a metric. */
 void prometheus_family(struct buf *b, const char *name, const char *type, const char *help);
 
-/* A label's value with its quotes. */
+/* Adds a label's value in quotes. */
 void prometheus_label(struct buf *b, struct slice value);

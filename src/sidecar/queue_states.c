@@ -1,6 +1,6 @@
-/* The states of the queues in the presence row, for `onceward status` and `top`, and for other replicas: one
- * object per queue, of which the database reads "consumer", "order_key", "state", "may_consume" and "stop". Values
- * of 0 and unknown ones are left out, since every few seconds the row is written, and read by every replica. */
+/* States of the queues in the presence row, for `onceward status` and `top`, and for other replicas: one object per
+ * queue, of which the database reads "consumer", "order_key", "state", "may_consume" and "stop". Unknown values and 0
+ * are left out, since the row is written every few seconds and read by every replica. */
 #include "sidecar/sidecar.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void add_int(struct buf *b, const char *key, int64_t value)
         buf_printf(b, ", \"%s\": %lld", key, (long long)value);
 }
 
-/* A count's growth per second. */
+/* Adds a count's growth per second. */
 static void add_rate(struct buf *b, const char *key, uint64_t grown, int64_t in_ms)
 {
     if (grown && in_ms > 0)
@@ -40,7 +40,7 @@ static void add_latency(struct buf *b, const char *key, const struct histogram *
                (double)(is_new ? histogram_quantile(h, 990) : v->n[1]) / 1000);
 }
 
-/* The first reason of the pause, as in the stats line. */
+/* Adds the first reason of the pause, as in the stats line. */
 static void add_pause(struct buf *b, const struct sidecar_queue *sq)
 {
     for (int r = 0; r < N_PAUSE_REASONS; r++) {
@@ -56,7 +56,7 @@ static void add_pause(struct buf *b, const struct sidecar_queue *sq)
     }
 }
 
-/* To be recorded: see queue_stop_wanted. To be forgotten: see queue_stop_outdated. */
+/* Adds the stop to be recorded (see queue_stop_wanted), or to be forgotten (see queue_stop_outdated). */
 static void add_stop(struct buf *b, const struct sidecar_queue *sq)
 {
     const char *why;
@@ -88,7 +88,7 @@ static void add_rates(struct buf *b, struct sidecar_queue *sq)
     s->failed = failed;
 }
 
-/* The subscription to an ordered queue, for other replicas. */
+/* Adds the subscription to an ordered queue, for other replicas. */
 static void add_subscription(struct buf *b, const struct queue *q)
 {
     if (!q->rules.ordered || q->consumer.state != CONSUMER_ACTIVE || q->drain)

@@ -1,11 +1,11 @@
-/* A reload: the file is checked, requests in flight may finish as at shutdown, and the program replaces
- * itself by execve, keeping the process id and the lock of the state file. So no part of the program needs to
- * change its settings while it runs.
+/* A reload: the file is checked, requests in flight may finish as at shutdown, and the program replaces itself by
+ * execve, keeping the process id and the lock of the state file. So no part of the program needs to change its
+ * settings while it runs.
  *
- * A file with errors changes nothing. It is read before anything is drained, and once more before the program
- * is replaced, since it may have changed meanwhile. If it is refused then, the sidecar continues with its
- * configuration, as after a start. The new program reads it a third time, and that reading counts. A request
- * for a reload during another one gets that one's result. */
+ * A file with errors changes nothing. It is read before anything is drained, and again before the program is replaced,
+ * since it may have changed meanwhile. If it is refused then, the sidecar continues with its configuration, as after a
+ * start. The new program reads it a third time, and that reading counts. A request for a reload during another one gets
+ * the result of that one. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/buf.h"
@@ -20,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The number of reloads, the time at which the last one began, and the digest of the configuration before it. */
+/* Number of reloads, time at which the last one began, and digest of the configuration before it. */
 #define RELOADS "ONCEWARD_RELOADS"
 
 enum { OUTCOME_LINES = 50, LOG_STOP_MS = 2000 };
@@ -33,7 +33,7 @@ static void outcome_begin(struct sidecar *s, bool refused)
     s->state_at_ms = 0;
 }
 
-/* faults: lines for the requester, which the log has already. */
+/* faults: lines for the requester, which are in the log already. */
 static void refuse(struct sidecar *s, const char *reason, const struct texts *faults)
 {
     struct log_line l;
@@ -48,7 +48,7 @@ static void refuse(struct sidecar *s, const char *reason, const struct texts *fa
     texts_add(&s->reload.outcome, reason);
 }
 
-/* The libraries that make the connections refuse some settings that the check of the file accepts. */
+/* Tries the settings that only the libraries check, which make the connections. */
 static bool can_start(const struct sidecar *s, const struct config *next, struct texts *faults)
 {
     struct forward *trial = NULL;
@@ -122,8 +122,8 @@ void reload_give_up(struct sidecar *s)
         refuse(s, "the sidecar is about to end, or was drained", &none);
 }
 
-/* The libraries would leave open descriptors to the next program, which needs only the lock's and the three
- * standard ones. */
+/* Closes all descriptors but the lock's and the three standard ones: the libraries would leave theirs open to the
+ * next program. */
 static void keep_only(int lock)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -165,15 +165,15 @@ static bool names(const struct state_queue *before, const struct sidecar_queue *
     return strcmp(before->name, sq->config->name) == 0;
 }
 
-/* A pod that was ready stays ready, even if its queues have to wait now. That includes new queues, but a new queue must
- * be reached once before it counts as consumed. */
+/* A pod that was ready stays ready, even if its queues have to wait now. That includes new queues, except that a new
+ * queue must be reached once before it counts as consumed. */
 static void keep_ready(struct sidecar *s)
 {
     struct state before = {0};
     struct fault none;
     bool all = true;
 
-    if (!s->file.is_locked || state_read(s->file.path, &before, &none)) /* unlocked: another's */
+    if (!s->file.is_locked || state_read(s->file.path, &before, &none)) /* unlocked: another sidecar's */
         return;
     for (size_t i = 0; i < before.n_queues; i++)
         all &= before.queues[i].ready;

@@ -189,7 +189,7 @@ static void events_read(struct sidecar *s, struct link_renewals *r)
     }
 }
 
-/* Reports copies that could not be sent at all. */
+/* Reports copies that could not be sent. */
 static void refusals_tell(struct sidecar *s, struct link_renewals *r)
 {
     for (size_t i = 0; i < r->n_out;)
@@ -282,7 +282,7 @@ static bool keeps_id(const struct sidecar_queue *sq, const struct delivery *d, s
     copy->body_len = d->message->body_len;
     same = same && identify_message(sq, copy, &id, &f) == DEAD_NONE &&
            slice_equal(buf_slice(&id), delivery_slice(d));
-    copy->body = NULL; /* the delivery owns it */
+    copy->body = NULL; /* the delivery owns the body */
     copy->body_len = 0;
     message_free(copy);
     buf_deinit(&id);
@@ -304,7 +304,7 @@ void renewals_send(struct sidecar *s, struct sidecar_queue *sq, const struct del
         one->refused = too_long;
     else if (!keeps_id(sq, d, properties))
         one->refused = other_id;
-    if (one->refused) { /* first, so that renewals_due_ms finds it */
+    if (one->refused) { /* at the front, where renewals_due_ms looks */
         struct renewal_out it = *one;
 
         memmove(&r->out[1], &r->out[0], r->n_out++ * sizeof(*r->out));

@@ -1,8 +1,8 @@
-/* Presence: every few seconds one call for all queues reports this instance's state, and reads operator
- * commands, whether other instances may consume, and whether claim owners still exist.
+/* Presence: every few seconds one call for all queues reports this instance's state. It reads operator commands,
+ * whether other instances may consume, and whether claim owners still exist.
  *
- * A claim owner is an instance whose claim was in the way here. It counts as gone when three calls in a row,
- * over ten seconds of this side's clock, found its counter unchanged. */
+ * A claim owner is an instance whose claim has delayed one here. It counts as gone when three consecutive calls, over
+ * ten seconds of this side's clock, found its counter unchanged. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/failpoint.h"
@@ -36,7 +36,7 @@ static struct claim_owner *owner_find(struct sidecar_presence *p, struct slice i
     return NULL;
 }
 
-/* A free entry, or else that of the owner that was met longest ago. */
+/* Takes a free entry, or else that of the owner that was met longest ago. */
 static struct claim_owner *owner_add(struct sidecar_presence *p)
 {
     struct claim_owner *oldest = &p->owners[0];
@@ -77,7 +77,7 @@ void replicas_met(struct sidecar *s, struct slice claimed_by)
     h->met_ms = s->now_ms;
 }
 
-/* An instance without a row has not called for long, so its counter counts as unchanged. */
+/* Latest counter of an owner. An instance without a row has not called for long, so its counter counts as unchanged. */
 static int64_t counter_of(const struct inbox_presence *p, const struct claim_owner *h)
 {
     for (size_t i = 0; i < p->n_owners; i++)
@@ -126,7 +126,7 @@ static void tell_others(struct sidecar *s, const struct inbox_presence *p)
     s->presence.count_at_ms = s->presence.asked_ms + p->n_counted * COUNTED_MS;
 }
 
-/* The figures of the others that are subscribed to ordered queues, for not_exclusive. */
+/* Passes the figures of other replicas that are subscribed to ordered queues, for not_exclusive. */
 static void tell_peers(struct sidecar *s, const struct inbox_presence *p)
 {
     for (size_t k = 0; k < p->n_peers; k++)
@@ -145,7 +145,7 @@ static void tell_peers(struct sidecar *s, const struct inbox_presence *p)
 
 /* --- the call --- */
 
-/* No work begins before the operator commands were read once, so a failure is logged, and the call repeated. */
+/* Logs the failure, since no work begins before the operator commands were read once. The call is repeated. */
 static void failed(struct sidecar *s, const struct fault *f)
 {
     enum { AGAIN_MS = 60000 };
@@ -186,7 +186,7 @@ static void answered(struct sidecar *s)
     }
 }
 
-/* Replicas of an ordered consumer share its partitions soon after one has joined. */
+/* Interval between two calls. Replicas of an ordered consumer share its partitions soon after one has joined. */
 static int64_t interval_ms(const struct sidecar *s)
 {
     enum { ORDERED_MS = 2500 };
@@ -223,7 +223,7 @@ static void ask(struct sidecar *s)
     p->at_ms = s->now_ms + interval_ms(s);
 }
 
-/* Has a queue stopped, which the other replicas must know soon? */
+/* Has a queue stopped? The other replicas must learn that soon. */
 static bool has_news(const struct sidecar *s)
 {
     const char *why;

@@ -12,15 +12,15 @@
 struct sidecar_queue;
 struct sidecar;
 
-/* More replicas seldom share a queue. Each claim carries the names of those that have ended. */
+/* More replicas seldom share a queue. Each claim carries the names of the instances that have ended. */
 enum { OWNERS_MAX = 128 };
 
 /* Another instance whose claims are in the way, and its presence. */
 struct claim_owner {
     char *instance;
     int64_t counter;    /* -1: not seen yet */
-    int64_t changed_ms; /* when the counter last changed, by this side's clock */
-    int64_t met_ms;     /* when a claim of it was last in the way */
+    int64_t changed_ms; /* time of the counter's last change, by this side's clock */
+    int64_t met_ms;     /* time at which its claim last delayed one here */
     int n_same;         /* consecutive reads with an unchanged counter */
     bool asked, gone;
 };
@@ -31,7 +31,7 @@ struct sidecar_presence {
     bool asked, told_namesake;
     int64_t told_failed_ms;
     uint32_t epoch;                /* connection of the database that the question was sent on */
-    int64_t asked_ms, count_at_ms; /* the latest call; the next one that counts the other instances */
+    int64_t asked_ms, count_at_ms; /* latest call; next one that counts the other instances */
     struct claim_owner owners[OWNERS_MAX];
     size_t n_owners;
     struct buf json;
@@ -40,18 +40,18 @@ struct sidecar_presence {
 /* --- replicas.c --- */
 
 void replicas_step(struct sidecar *s);
-void replicas_hurry(struct sidecar *s); /* asks again within a second */
-void replicas_met(struct sidecar *s,
-                  struct slice claimed_by); /* "instance/number", whose claim is in the way */
+void replicas_hurry(struct sidecar *s);                        /* asks again within a second */
+void replicas_met(struct sidecar *s, struct slice claimed_by); /* "instance/number" of the claim's owner */
 int64_t replicas_due_ms(const struct sidecar *s);
-void replicas_say_now(struct sidecar *s); /* writes at once that it has drained and stays, for `status` */
+void replicas_say_now(struct sidecar *s); /* writes at once, for `status`, that the sidecar has drained and
+                                             stays */
 bool replicas_have_said(const struct sidecar *s);
 void replicas_deinit(struct sidecar *s);
 
 /* --- handovers.c --- */
 
 void handovers_init(struct sidecar_queue *sq);
-/* true: the replicas of an ordered consumer have just changed. */
+/* True: the replicas of an ordered consumer have just changed. */
 bool handovers_tell(struct sidecar *s, const struct inbox_presence *p);
 
 /* --- controls.c --- */
@@ -60,4 +60,4 @@ void controls_apply(struct sidecar *s, const struct inbox_presence *p);
 
 /* --- queue_states.c --- */
 
-void queue_states_write(struct sidecar *s, struct buf *ret); /* of all queues, as JSON */
+void queue_states_write(struct sidecar *s, struct buf *ret); /* all queues, as JSON */

@@ -49,7 +49,7 @@ static bool is_wanted(struct sidecar_queue *sq, const struct note *n)
     return s->config->log.messages == MESSAGES_ALL;
 }
 
-/* The field names for an event's numbers and texts; NULL: the event lacks it. */
+/* Field names for an event's numbers and texts. NULL: the event lacks it. */
 static const struct note_fields {
     const char *reason, *text, *ms, *n, *flag;
 } fields[N_EVENTS] = {
@@ -124,7 +124,7 @@ void report_note(struct sidecar_queue *sq, const struct note *n)
     log_end(&line);
 }
 
-/* Logs what holds a row's lock: a session, a prepared transaction, or a session that this role may not see. */
+/* Logs the owner of a row's lock: a session, a prepared transaction, or a session that this role may not see. */
 void report_lock_holder(struct sidecar_queue *sq, uint64_t ref, const struct inbox_lock_holder *h)
 {
     const struct delivery *d = queue_find(&sq->core, ref);
@@ -155,7 +155,7 @@ void report_reason(const struct sidecar_queue *sq, enum event e, const char *rea
 {
     struct log_line line;
 
-    log_begin(&line, e, sq->config ? sq->config->name : NULL); /* without a queue there is only an outbox */
+    log_begin(&line, e, sq->config ? sq->config->name : NULL); /* no queue: only an outbox */
     if (sq->config && sq->config->pattern)
         log_text(&line, "partition", sq->config->queue);
     log_text(&line, "reason", reason);

@@ -44,7 +44,7 @@ int requests_init(struct sidecar *s, struct fault *f)
     return 0;
 }
 
-/* An exchange may last as long as its window can be extended; the core's own timers end it earlier. */
+/* Longest time of an exchange, as long as its window can be extended. The core's own timers end it earlier. */
 static int64_t exchange_limit_ms(const struct config_queue *q)
 {
     return q->max_window_ms + q->token_window_ms + TAKEOVER_GRACE_MS;
@@ -98,7 +98,7 @@ void requests_send(struct sidecar *s, struct sidecar_queue *sq, const struct req
         .headers = &s->headers,
         .body = {d->message->body, d->message->body_len},
         .timeout_ms = exchange_limit_ms(q),
-        .send_by_ms = sent->window_ends_ms, /* after that, another owner's token may be valid */
+        .send_by_ms = sent->window_ends_ms, /* later another owner's token may be valid */
         .fresh = d->claim.crashes > 0,      /* a crash must be this message's own, not the close of an old
                                                connection */
     };

@@ -1,7 +1,7 @@
 /* A second connection to the database, for slow work: on the common one it would delay the claims and completions of
  * all queues. Large dead letters have one, and so does the drop of a day of stored messages.
  *
- * Opened on demand while the common connection is up; its user closes it. */
+ * Opened on demand while the common connection is up; the user closes it. */
 #include "sidecar/sidecar.h"
 
 enum {

@@ -1,8 +1,8 @@
 /* The loop: one thread, which waits in one place.
  *
- * A turn waits; reads input (broker, database, applications) as facts for the queues' cores; advances their
- * time; carries out their actions; sends the collected batches; frees what has ended. Nothing in a turn
- * blocks: jobs make the connections. */
+ * A turn waits, reads input (broker, database, applications) as facts for the queues' cores, advances their time,
+ * carries out their actions, sends the collected batches, and frees ended deliveries. Nothing in a turn blocks: jobs
+ * make the connections. */
 #include "sidecar/sidecar.h"
 
 #include "onceward/base/clock.h"
@@ -68,14 +68,14 @@ static int64_t longest_window_ms(const struct sidecar *s)
     return longest;
 }
 
-/* Requests in flight may take their whole window, or with `now` only the grace period. */
+/* Begins a reload. Requests in flight may take their whole window, or with `now` only the grace period. */
 static void asked_to_reload(struct sidecar *s, bool now)
 {
     int64_t most_ms = now ? s->config->shutdown_grace_ms : longest_window_ms(s);
 
     enum ending before = s->ending;
 
-    if (before == ENDING_RANGES) /* a reload asks for the ranges again */
+    if (before == ENDING_RANGES) /* a reload asks for the ranges itself */
         s->ending = ENDING_NO;
     s->ending = reload_begins(s) ? ENDING_RELOAD : before;
     if (s->ending == ENDING_RELOAD)
@@ -207,7 +207,7 @@ static bool has_drained(const struct sidecar_queue *sq)
     return sq->core.drain == DRAIN_DONE;
 }
 
-/* Each queue logs when it is drained, independently of the others. */
+/* Logs each queue when it is drained, independently of the others. */
 static void tell_drained(struct sidecar *s)
 {
     struct log_line line;
@@ -403,7 +403,7 @@ static void deinit(struct sidecar *s)
     wait_free(s->wait);
 }
 
-/* A sidecar that has done nothing yet. It takes c. */
+/* Makes a sidecar that has done nothing yet, and takes c. */
 static struct sidecar *sidecar_new(struct config *c, sidecar_load *load, const char *path)
 {
     struct sidecar *s = mem_zalloc(1, sizeof(*s));
@@ -464,7 +464,7 @@ int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **a
     struct sidecar *s = sidecar_new(c, load, path);
     sigset_t set;
 
-    signals_block(&set); /* before its first line: SIGTERM waits for the loop */
+    signals_block(&set); /* before the first line: SIGTERM waits for the loop */
     int status = state_open(s) ? 1 : 0;
 
     if (!status)

@@ -90,8 +90,8 @@ struct sidecar {
     enum ending ending;
     int n_asked;           /* requests to end */
     int64_t grace_ends_ms; /* during a drain */
-    bool begins_again;     /* in the place of one that was drained */
-    bool is_idle;          /* drained, and stays: only its presence is written */
+    bool begins_again;     /* replaces a sidecar that was drained */
+    bool is_idle;          /* drained, but not ended: only its presence is written */
     struct state_reload reload;
     int64_t reload_began_ms;
     int64_t now_ms;
@@ -119,9 +119,9 @@ void first_start_step(struct sidecar *s);
 
 int outbox_begin(struct sidecar *s, struct fault *f);
 void outbox_step(struct sidecar *s);
-int64_t outbox_next_ms(const struct sidecar *s); /* when to step again */
+int64_t outbox_next_ms(const struct sidecar *s); /* time of the next step */
 void outbox_database_is(struct sidecar *s, bool there, const char *why);
-void outbox_answered(struct sidecar *s);       /* an application has */
+void outbox_answered(struct sidecar *s);       /* an application has answered */
 void outbox_ends(struct sidecar *s, bool now); /* begins a drain; now: without waiting */
 bool outbox_has_ended(const struct sidecar *s);
 bool outbox_is_ready(const struct sidecar *s); /* has reached broker and database */
@@ -137,13 +137,12 @@ void state_end(struct sidecar *s, int status);
 
 /* --- reload.c --- */
 
-/* A reload was asked for. True: none is under way, and the program can start with the file as it is. Otherwise
- * it is refused and logged. */
+/* Handles a request for a reload. True: no reload is in progress, and the program can start with the current file.
+ * Otherwise the request is refused and logged. */
 bool reload_begins(struct sidecar *s);
-void reload_give_up(
-    struct sidecar *s); /* the program ends or drains instead: the command that waits learns it */
-/* Restarts the program in place of this one; argv is its whole command. Returns only if that fails, which was
- * logged. Nothing of s may be connected any more. */
+void reload_give_up(struct sidecar *s); /* the program ends or drains instead: tells the waiting command */
+/* Restarts the program in place of this one; argv is its whole command. Returns only if that fails, which is logged.
+ * Nothing of s may be connected any more. */
 void reload_carry_out(struct sidecar *s, char **argv);
 /* Logs the reload, if the program was started by one. Before the first turn. */
 void reload_take_over(struct sidecar *s);

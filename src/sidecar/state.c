@@ -1,6 +1,6 @@
-/* Writes and reads the state file's text. The file is replaced as a whole, so a reader never sees half of it;
- * it may come from a sidecar that was killed. Its age is measured by the clock that never jumps. Pure, except
- * for reading the file and the clocks; any thread. */
+/* Writes and reads the text of the state file. The file is replaced as a whole, so a reader never sees half of it. It
+ * may come from a sidecar that was killed. Its age is measured by the clock that never jumps. Pure, except for
+ * reading the file and the clocks; any thread. */
 
 #include "onceward/sidecar/state.h"
 
@@ -112,7 +112,7 @@ static int read_file(const char *path, struct buf *out, struct fault *f)
     return 0;
 }
 
-/* The value at a pointer as text, or NULL. Valid until the next lookup. */
+/* Reads the value at a pointer as text, or NULL. Valid until the next lookup. */
 static const char *value_at(struct reading *r, const char *pointer)
 {
     buf_reset(&r->value);
@@ -133,7 +133,7 @@ static bool flag_at(struct reading *r, const char *pointer)
     return found && strcmp(found, "true") == 0;
 }
 
-/* "/queues/3/ready": a field of the i-th element of a list. */
+/* Makes "/queues/3/ready": a field of the i-th element of a list. */
 static const char *pointer_to(char *room, size_t size, const char *list, size_t i, const char *field)
 {
     snprintf(room, size, "%s/%zu%s", list, i, field);
@@ -177,7 +177,7 @@ static enum state_life read_life(struct reading *r)
     for (int i = 0; name && i < N_LIVES; i++)
         if (!strcmp(name, life_names[i]))
             return (enum state_life)i;
-    if (flag_at(r, "/ended")) /* an earlier version's file has only the flags */
+    if (flag_at(r, "/ended")) /* the file of an earlier version has only the flags */
         return LIFE_ENDED;
     return flag_at(r, "/draining") ? LIFE_DRAINING : LIFE_RUNNING;
 }
@@ -209,7 +209,7 @@ static void read_state(struct reading *r, struct state *s)
         ;
 }
 
-/* A positive process id (not a group) that was not truncated. */
+/* Is the process id positive (not a group) and not truncated? */
 static bool state_is_plausible(const struct state *s)
 {
     for (size_t i = 0; i < s->n_queues; i++)
@@ -243,7 +243,7 @@ bool state_is_running(const struct state *s)
     int64_t started = process_started(s->pid);
 
     if (started < 0 || (started > 0 && s->process_started <= 0))
-        return true; /* unknown, but a process with that number exists */
+        return true; /* the process is unknown, but one with that number exists */
     return started == s->process_started;
 }
 

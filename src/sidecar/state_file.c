@@ -1,8 +1,7 @@
-/* The sidecar's own state file. The lock is a separate file, since the state file itself is replaced. Only
- * the lock's owner writes, so one name for the next text is enough.
+/* The sidecar's own state file. The lock is a separate file, since the state file itself is replaced. Only the lock's
+ * owner writes, so one name for the next text is enough.
  *
- * The folder may be shared with other users: no file is opened through a link, and no existing file is
- * written to. */
+ * The folder may be shared with other users: no file is opened through a link, and no existing file is written to. */
 
 #include "onceward/sidecar/state_file.h"
 
@@ -57,7 +56,7 @@ static bool is_instance(const char *name)
     return name && *name && strlen(name) <= INSTANCE_MAX && slice_is_text(slice_of(name));
 }
 
-/* Reads the previous state; implausible values are ignored. */
+/* Reads the previous state, and ignores implausible values. */
 static void learn_instance(struct state_file *s, const char *configured)
 {
     struct state before = {0};
@@ -76,7 +75,7 @@ static void learn_instance(struct state_file *s, const char *configured)
 
 /* --- the lock --- */
 
-/* A supervisor may have started this process during the other's grace period. */
+/* Names the other process. A supervisor may have started this one during the other's grace period. */
 static void name_other(const char *path, long long pid, struct fault *f)
 {
     struct state other = {0};
@@ -139,7 +138,7 @@ void state_file_close(struct state_file *s)
 
 /* --- writing --- */
 
-/* Creates a new file: not through a link, and not one that another process has open. 0, or the errno. */
+/* Creates a new file: not through a link, and none that another process has open. 0, or the errno. */
 static int write_new(const char *path, struct slice text, bool sync)
 {
     int fd, failed = 0;

@@ -59,16 +59,16 @@ int state_open(struct sidecar *s)
     return answer == STATE_FILE_TAKEN && !shares_default ? -1 : 0;
 }
 
-/* Everything is reached, and partitions that leave the range keep this one from its start: other replicas may have them in
- * their range until they end, and a rollout ends them only when this one is ready. */
+/* Is everything reached, and only a partition that leaves keeps the queue from its start? Other replicas may have
+ * such partitions in their range until they end, and a rollout ends them only when this one is ready. */
 static bool waits_for_leaving(const struct sidecar_queue *sq)
 {
     return sq->core.pauses[PAUSE_LEAVING].since_ms && sq->core.generation && sq->sidecar->database.inbox &&
            sq->sidecar->applications[sq->application].reached;
 }
 
-/* Has the queue passed its first start: has it consumed once, or does it wait for something outside this pod?
- * Once ready, it stays ready: a probe of the present state would end pods for failures elsewhere. */
+/* Has the queue passed its first start? It has consumed once, or waits for something outside this pod. Once ready, it
+ * stays ready: a probe of the present state would end pods for failures elsewhere. */
 static bool is_ready(const struct sidecar_queue *sq)
 {
     const struct queue *q = &sq->core;
@@ -80,14 +80,14 @@ static bool is_ready(const struct sidecar_queue *sq)
            waits_for_leaving(sq) || waits_outside;
 }
 
-/* Once ready it stays so, whatever is the matter later. */
+/* Once ready, a queue stays ready. */
 static bool was_ready(struct sidecar_queue *first)
 {
     first->was_ready |= sidecar_queue_all(first, is_ready);
     return first->was_ready;
 }
 
-/* Broker, queue, database and application are reached, and an operator's pause alone keeps the queue from its start. */
+/* Does an operator's pause alone keep the queue from its start, with broker, queue, database and application reached? */
 static bool is_held_by_operator(const struct sidecar_queue *sq)
 {
     const struct queue *q = &sq->core;
@@ -96,7 +96,7 @@ static bool is_held_by_operator(const struct sidecar_queue *sq)
            sq->sidecar->database.inbox && sq->sidecar->applications[sq->application].reached;
 }
 
-/* For rollouts, which neither a present pause nor an operator's may hold up: see was_consuming(). */
+/* For rollouts, which no pause may delay, not even an operator's: see was_consuming(). */
 static bool has_consumed(const struct sidecar_queue *sq)
 {
     return sq->core.ready || is_held_by_operator(sq) || waits_for_leaving(sq) ||
@@ -149,7 +149,7 @@ void state_step(struct sidecar *s)
     state_deinit(&state);
 }
 
-/* Writes the last state of the process, by which `drain` can tell an ended process from a killed one. */
+/* Writes the last state of the process, which lets `drain` tell an ended process from a killed one. */
 void state_end(struct sidecar *s, int status)
 {
     struct state state = state_of(s);

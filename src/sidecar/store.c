@@ -1,8 +1,8 @@
 /* The partitions of stored messages, by functions of the schema's owner.
  *
  * The partitions of coming days are made here, on the common connection: once a minute, and at once on a new
- * connection, before the first claims. The answer reports whether a partition is past its retention, or takes
- * long to be made; days.c then drops or makes it.
+ * connection, before the first claims. The answer reports whether a partition is past its retention, or takes long to
+ * be made; days.c then drops or makes it.
  *
  * A sidecar that stores nothing asks once an hour, so that messages stored earlier expire too. */
 #include "sidecar/sidecar.h"
@@ -48,7 +48,7 @@ void store_ask(struct sidecar *s)
     s->store.asked = true;
 }
 
-/* Logged when it begins or changes, since only an operator can fix it. */
+/* Logs an obstacle when it begins or changes, since only an operator can remove it. */
 static void hindered(struct sidecar *s, const char *reason)
 {
     struct sidecar_store *t = &s->store;
@@ -60,7 +60,7 @@ static void hindered(struct sidecar *s, const char *reason)
         report_reason(&s->queues[0], EVENT_LIMITS, reason);
 }
 
-/* Differing clocks are logged by the housekeeping of rows. */
+/* Housekeeping of rows logs differing clocks. */
 void store_step(struct sidecar *s)
 {
     struct sidecar_store *t = &s->store;
