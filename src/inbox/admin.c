@@ -1,7 +1,5 @@
-/* The commands' connection: blocking libpq, one thread, one transaction at a time.
- *
- * Session settings are not used, because a pooler may stand in between: each transaction sets isolation and
- * timeouts. */
+/* The commands' connection: blocking libpq, one thread, one transaction at a time. Each transaction sets isolation
+ * and timeouts, because a pooler may stand in between, which keeps no session settings. */
 
 #include "inbox/connect.h"
 #include "inbox/session.h"
@@ -123,9 +121,8 @@ int session_begin(struct admin *a, int64_t statement_timeout_ms, int64_t lock_ti
     snprintf(lock, sizeof lock, "%" PRId64, lock_timeout_ms);
     if (session_script(a, "BEGIN ISOLATION LEVEL READ COMMITTED", f))
         return -1;
-    /* A command reports its result as done, so its commit must be on disk. Sequential scans are the right
-     * plans here. The text format of times, intervals and bytes is set because a database or role may have
-     * changed it. */
+    /* A command reports its result as done, so its commit must be on disk. Sequential scans are the right plans here.
+     * The text format of times, intervals and bytes is set because a database or role may have changed it. */
     return session_query(
         a,
         "SELECT set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),"

@@ -107,7 +107,7 @@ void array_add_text(struct array *a, struct slice s, size_t max)
     put_u32(a->buf.data + start, len);
 }
 
-/* The end of the next n elements. */
+/* Finds the end of the next n elements. */
 static size_t array_end(const struct array *a, size_t n)
 {
     size_t end = a->at;
@@ -124,8 +124,7 @@ static size_t array_end(const struct array *a, size_t n)
 
 struct slice array_slice(struct array *a, size_t n)
 {
-    /* The bytes before an element belong to the first header or to skipped elements, so there is room for a
-     * header. */
+    /* The bytes before an element belong to the first header or to skipped elements, so there is room for a header. */
     char *header = a->buf.data + a->at - ARRAY_HEADER;
 
     put_u32(header, 1);

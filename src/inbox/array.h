@@ -28,7 +28,7 @@ enum array_type {
 
 struct array {
     struct buf buf;
-    size_t at; /* the first element not skipped */
+    size_t at; /* first element that is not skipped */
     enum array_type type;
     bool has_null;
     bool has_value; /* at least one element of the whole array is not NULL */
@@ -50,7 +50,7 @@ void array_add_interval(struct array *a, int64_t ms);
 /* Adds s as valid text: see text_add. data NULL: NULL. */
 void array_add_text(struct array *a, struct slice s, size_t max);
 
-/* The next n elements as an array. Valid until the array is changed, skipped or sliced. */
+/* Returns the next n elements as an array. Valid until the array is changed, skipped or sliced. */
 struct slice array_slice(struct array *a, size_t n);
 
 void array_skip(struct array *a, size_t n);

@@ -1,5 +1,5 @@
 /* Database questions other than batches: registration of consumer names, figures of the stats lines, whether
- * the database works again, housekeeping, and the owner of a row's lock. One thread, the connection's. */
+ * statements work again, housekeeping, and the owner of a row's lock. One thread, the connection's. */
 #include "asks.h"
 
 #include "call.h"
@@ -74,7 +74,7 @@ void inbox_ask_figures(struct inbox *i)
     buf_deinit(&consumers);
 }
 
-/* The answer has one row per queue, in their order. */
+/* The answer has one row per queue, in the order of the queues. */
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
 {
     PGresult *rows;
@@ -94,7 +94,7 @@ bool inbox_figures(struct inbox *i, struct inbox_figures *ret)
     return true;
 }
 
-/* --- does it work again? --- */
+/* --- can rows be written again? --- */
 
 void inbox_ask_try(struct inbox *i)
 {
@@ -265,7 +265,7 @@ int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct
     return 1;
 }
 
-/* --- the holder of a row's lock --- */
+/* --- the owner of a row's lock --- */
 
 void inbox_ask_lock_holder(struct inbox *i, size_t queue, struct slice message_id)
 {

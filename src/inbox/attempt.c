@@ -1,5 +1,5 @@
-/* An attempt to connect to the inbox, on a helper thread: it owns copies of everything it needs,
- * because an abandoned attempt may outlive the configuration. */
+/* An attempt to connect to the inbox, on a helper thread. It has copies of all its input, because an abandoned
+ * attempt may outlive the configuration. */
 #include "call.h"
 #include "connect.h"
 #include "pipeline.h"
@@ -65,7 +65,7 @@ static int queues_register(struct attempt *a, PGconn *conn)
     return got ? fault_wrap(&a->fault, "registering the consumers") : 0;
 }
 
-/* Checks that the connection is usable; returns an enum inbox_attempt_result, or -1. */
+/* Checks that the connection is usable. Returns an enum inbox_attempt_result, or -1. */
 static int connection_check(struct attempt *a, const struct connection *c)
 {
     int64_t timeout_ms = a->database.statement_timeout_ms;

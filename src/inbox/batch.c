@@ -173,7 +173,7 @@ static void range_done(struct batch *b)
     b->state = BATCH_FREE;
 }
 
-/* The entry with this ord. NULL: out of range, or answered before; such a row is ignored. */
+/* Finds the entry with this ord. NULL: out of range, or answered before; such a row is ignored. */
 static struct batch_entry *entry_find(struct batch *b, int ord)
 {
     if (ord < 1 || (size_t)ord > batch_range(b))
@@ -183,7 +183,7 @@ static struct batch_entry *entry_find(struct batch *b, int ord)
     return e->answered ? NULL : e;
 }
 
-/* Callers do not distinguish the kinds of claims. */
+/* Kind to report: callers do not distinguish the kinds of claims. */
 static enum inbox_op row_op(const struct batch *b)
 {
     switch (b->op) {
@@ -210,7 +210,7 @@ static void entry_answer(struct batch_entry *e, struct inbox_row *row)
     e->answered = true;
 }
 
-/* The next row of the result that names an entry. False: none left. */
+/* Finds the next row of the result that names an entry. False: none left. */
 static bool named_next(struct batch *b, struct inbox_row *row)
 {
     while (b->result && b->row < PQntuples(b->result)) {
@@ -236,7 +236,7 @@ static bool named_next(struct batch *b, struct inbox_row *row)
     return false;
 }
 
-/* The next entry that no row has named. False: none left. */
+/* Finds the next entry that no row has named. False: none left. */
 static bool rest_next(struct batch *b, struct inbox_row *row)
 {
     /* The collective row counts only if the numbers add up: a wrong count must not lead to an ack. */

@@ -41,9 +41,9 @@ struct batch {
     struct call_data data;
     PGresult *result;      /* ANSWERING */
     int row;               /* the next one of it */
-    struct inbox_row rest; /* the answer for n_rest entries that the result does not name */
+    struct inbox_row rest; /* answer for the n_rest entries that the result does not name */
     size_t n_rest, n_named;
-    size_t sweep;            /* ANSWERING the rest, and FAILED: the next entry that may be unanswered */
+    size_t sweep;            /* ANSWERING the rest, and FAILED: next entry that may be unanswered */
     enum row_answer failure; /* FAILED, and for entries missing in the answer */
     char sqlstate[6];
     struct buf detail;
@@ -56,7 +56,7 @@ void batch_deinit(struct batch *b);
 void batch_fill(struct batch *b, const struct inbox_queue *queues, const struct inbox_item *const *items,
                 size_t n);
 
-/* The number of items in the present range, and their size. */
+/* Number of items in the present range, and their size. */
 size_t batch_range(const struct batch *b);
 size_t batch_range_bytes(const struct batch *b);
 
@@ -83,5 +83,5 @@ bool batch_is_last_item(const struct batch *b);
 /* Frees the encoded items: only the last item is in flight, so they are not needed again. */
 void batch_forget(struct batch *b);
 
-/* ANSWERING, FAILED: the next row. False: the range is finished, and the state is TO_SEND or FREE. */
+/* ANSWERING, FAILED: returns the next row. False: the range is finished, and the state is TO_SEND or FREE. */
 bool batch_next(struct batch *b, struct inbox_row *row);

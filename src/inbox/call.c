@@ -87,7 +87,7 @@ static Oid array_oid(enum array_type type)
 
 /* --- the calls --- */
 
-/* The columns of an answer. The first two are always ord and answer. */
+/* Columns of an answer. The first two are always ord and answer. */
 enum answer_field {
     FIELD_END,
     FIELD_ATTEMPT,
@@ -104,7 +104,7 @@ enum answer_field {
     FIELD_LETTER
 };
 
-/* A parameter's number: scalars come first, then columns of the queues, then columns of the items. */
+/* Number of a parameter: scalars come first, then columns of the queues, then columns of the items. */
 enum { FIRST_QUEUE_COLUMN = N_CALL_SCALARS, FIRST_COLUMN = FIRST_QUEUE_COLUMN + N_QUEUE_COLUMNS };
 
 #define S(id) (SCALAR_##id)
@@ -337,7 +337,7 @@ static struct slice slice_get(const PGresult *result, int at, int column)
     return (struct slice){PQgetvalue(result, at, column), (size_t)PQgetlength(result, at, column)};
 }
 
-/* Fields that an answer lacks are NULL, and stay 0. */
+/* Reads a field. Fields that an answer lacks are NULL, and stay 0. */
 static void field_get(enum answer_field field, const PGresult *result, int at, int column,
                       struct inbox_row *ret)
 {

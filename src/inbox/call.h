@@ -51,9 +51,8 @@ struct call_params {
     int formats[CALL_MAX_PARAMS];
 };
 
-/* The text of the call, and the name of its prepared statement. The name contains a hash of the text: behind
- * a pooler another program's session may have prepared a statement of that name, which must then be the same
- * statement. */
+/* Text of the call, and name of its prepared statement. The name contains a hash of the text: if another program's
+ * session behind a pooler has prepared a statement of that name, it is the same statement. */
 const char *call_sql(enum inbox_op op);
 void call_name(enum inbox_op op, char name[CALL_NAME_SIZE]);
 
@@ -67,10 +66,10 @@ void call_encode(enum inbox_op op, struct call_data *d, const struct inbox_queue
 /* Skips the next n items. */
 void call_skip(enum inbox_op op, struct call_data *d, size_t n);
 
-/* The size of an item's bodies and headers, by which batches are split. */
+/* Size of an item's bodies and headers, which decides where batches are split. */
 size_t call_item_bytes(enum inbox_op op, const struct inbox_item *item);
 
-/* The parameters for the next n items. Valid until the data change. */
+/* Sets the parameters for the next n items. Valid until the data change. */
 void call_params(enum inbox_op op, const struct call_scalars *scalars, struct call_data *d, size_t n,
                  struct call_params *ret);
 

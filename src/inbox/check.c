@@ -202,7 +202,7 @@ static void say_former(const struct check *k, const struct config_queue *q, cons
     say(k, false, "queues.%s: %s", q->name, f.text);
 }
 
-/* takes_over confirms another order.key than the recorded one: the new replica waits for those that run. */
+/* Warns that takes_over confirms another order.key than the recorded one: the new replica waits for running ones. */
 static void say_running(const struct check *k, const struct config_queue *q)
 {
     note(k, FINDING_WARNING,
@@ -261,7 +261,7 @@ static void say_registration(const struct check *k, const struct config_queue *q
     free(order_key);
 }
 
-/* Does not check the broker's name, which only a running sidecar knows. */
+/* Checks the registration without the broker's name, which only a running sidecar knows. */
 static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,
                           struct fault *f)
 {
@@ -276,7 +276,7 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
     return 0;
 }
 
-/* Another sidecar may relay, so only messages without a relay are reported. */
+/* Reports messages of the outbox without a relay. Another sidecar may relay, so its absence alone is no finding. */
 static int check_relay(const struct check *k, bool has_outbox, struct fault *f)
 {
     PGresult *r;

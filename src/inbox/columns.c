@@ -17,7 +17,7 @@ static_assert(sizeof(((struct inbox_item *)0)->token) == TOKEN_BYTES &&
                   sizeof(((struct inbox_item *)0)->fingerprint) == TOKEN_BYTES,
               "both are written by the same rule");
 
-/* How a member becomes an element. */
+/* The way in which a member becomes an element. */
 enum rule {
     RULE_BOOL,
     RULE_FLAG, /* NULL: false */
@@ -29,7 +29,7 @@ enum rule {
     RULE_BYTES_16,   /* a token or fingerprint */
     RULE_STRING,     /* ends with 0. NULL: NULL */
     RULE_SLICE,      /* NULL: data NULL */
-    RULE_WHOLE,      /* a slice, never NULL: an empty body may have a NULL address, but it is still a body */
+    RULE_WHOLE,      /* a slice, never NULL: an empty body may have a NULL address, but is still a body */
     RULE_TEXT,       /* made valid, and cut */
     RULE_NAME,       /* as TEXT, but never NULL: the default exchange is the empty text */
     RULE_JSON,       /* NULL: empty, which is not valid JSON */
@@ -94,7 +94,7 @@ static void add_slice(struct array *a, enum rule rule, struct slice s)
     }
 }
 
-/* A letter without an id, or with one that is not text, has its id in the raw ids. */
+/* Does the letter have a text id? Otherwise its id, if any, is in the raw ids. */
 static bool letter_has_id(const struct inbox_item *i)
 {
     return i->message_id.len && slice_is_text(i->message_id);

@@ -20,7 +20,7 @@ enum queue_column {
     N_QUEUE_COLUMNS
 };
 
-/* Items must be grouped by queue. */
+/* Encodes one column. Items must be grouped by queue. */
 void column_encode(enum column c, struct array *a, const struct inbox_item *const *items, size_t n);
 
 /* Adds the values of the items' queues, in the order of their first items. Returns the number of queues. */

@@ -1,7 +1,7 @@
 /* Opens connections, and runs the few statements before a connection is handed to the pipeline.
  *
- * Runs in a helper thread or in a command, and owns nothing. libpq's blocking connect is used on purpose:
- * only that goes on to the next host when one does not answer within connect_timeout. */
+ * Runs in a helper thread or in a command, and owns nothing. Only libpq's blocking connect continues with the next host
+ * when one does not answer within connect_timeout. */
 #include "connect.h"
 
 #include "inbox/sql.h"
@@ -32,8 +32,8 @@ static void option_add(struct options *o, const char *key, const char *value)
     o->keys[o->n] = o->values[o->n] = NULL;
 }
 
-/* The option name that libpq reports as unknown. Empty: libpq reports something else, or the quoted text may
- * be part of a password that was not encoded. */
+/* Finds the option name that libpq reports as unknown. Empty: libpq reports something else, or the quoted text may be
+ * part of a password that was not encoded. */
 static struct slice unknown_name(const char *url, const char *words)
 {
     static const char *const starts[] = {"invalid URI query parameter: \"", "invalid connection option \""};
@@ -71,7 +71,7 @@ static bool has_at_in_path(const char *url)
     return path && memchr(path, '@', strcspn(path, "?"));
 }
 
-/* 0: *ret is the caller's. libpq's own message is not repeated, because it may quote the password. */
+/* Parses the URL. 0: *ret is the caller's. libpq's own message is not repeated, because it may quote the password. */
 static int url_parse(const char *url, PQconninfoOption **ret, struct fault *f)
 {
     char *words = NULL;
@@ -132,7 +132,7 @@ static bool is_remote(const char *hosts)
     return false;
 }
 
-/* 1: it leads to another machine without a setting of sslmode. */
+/* 1: the URL leads to another machine without a setting of sslmode. */
 int admin_check_url(const char *url, struct fault *f)
 {
     PQconninfoOption *parsed;
@@ -146,7 +146,7 @@ int admin_check_url(const char *url, struct fault *f)
     return answer;
 }
 
-/* The URL's server settings followed by ours, since the last setting counts. -1: not a connection string. */
+/* Joins the URL's server settings and ours, of which the last one counts. -1: not a connection string. */
 static int settings_make(const struct config_database *c, const char *url, struct buf *ret, struct fault *f)
 {
     PQconninfoOption *parsed;
@@ -190,7 +190,7 @@ static PGconn *conn_try(const struct login *l, const char *settings, const struc
 
     buf_printf(&timeout, "%" PRId64, (l->config->connect_timeout_ms + 999) / 1000);
     buf_printf(&tcp_timeout, "%d", TCP_TIMEOUT_MS);
-    /* Options before the URL are defaults; options behind it override the URL. */
+    /* libpq takes options before the URL as defaults; options behind it override the URL. */
     option_add(&o, "connect_timeout", buf_text(&timeout));
     option_add(&o, "application_name", "onceward");
     option_add(&o, "target_session_attrs", "read-write");
@@ -238,7 +238,7 @@ static bool list_shift(char **list)
     return comma;
 }
 
-/* Drops the hosts up to the one that the connection failed at. False: it was the last. */
+/* Drops the hosts up to the failed one. False: it was the last. */
 static bool hosts_shift(struct hosts *h, const PGconn *failed)
 {
     bool found = false;
@@ -292,12 +292,10 @@ static bool is_refused_by_pooler(const PGconn *conn)
     return strstr(PQerrorMessage(conn), "unsupported startup parameter");
 }
 
-/* libpq goes on to the next host when one cannot be reached, but not when one closes the connection during
- * the login, as a mesh or balancer does when its server is down. This function does so. It adds the failures
- * to `said`.
- *
- * libpq reports the SQLSTATE of a refused login only in verbose messages, and those only from a second try on
- * the same object. */
+/* Opens a connection, and adds failures to `said`. libpq continues with the next host when one cannot be reached, but
+ * not when one closes the connection during the login, as a mesh or balancer does when its server is down; this
+ * function does so. libpq reports the SQLSTATE of a refused login only in verbose messages, and those only from a
+ * second try on the same object. */
 static PGconn *conn_open(const struct login *l, const char *settings, struct buf *said, char code[8])
 {
     PGconn *conn = conn_try(l, settings, NULL);
@@ -361,8 +359,8 @@ static int open_as(const struct login *l, struct connection *ret, struct fault *
     return result;
 }
 
-/* libpq 15 has "prefer-standby", but no option that prefers a primary. If the first host that answered is
- * read-only and the URL has more hosts, this looks for a writable one, and keeps the first if there is none. */
+/* Looks for a writable host if the first one that answered is read-only and the URL has more, and keeps the first if
+ * there is none. libpq 15 has "prefer-standby", but no option that prefers a primary. */
 static void prefer_writable(const struct login *l, struct connection *c)
 {
     PQconninfoOption *used = PQconninfo(c->conn);
@@ -535,7 +533,7 @@ static int schema_fault(PGconn *conn, struct fault *f, const char *reading)
     return result;
 }
 
-/* Detects a table of another shape under the same version: changed by hand, or half restored. Claims would
+/* Detects a table of another shape under the same version, which was changed by hand or half restored: claims would
  * fail, or break promises. Additional columns are harmless if they have a default or allow NULL. */
 static int check_columns(PGconn *conn, int64_t timeout_ms, struct fault *f)
 {
@@ -580,6 +578,6 @@ int connection_check_schema(PGconn *conn, int64_t timeout_ms, struct fault *f)
                   version, oldest, sql_newest());
         return 1;
     }
-    /* A newer schema's functions know the columns of their tables. */
+    /* The functions of a newer schema know the columns of their tables. */
     return version == sql_newest() ? check_columns(conn, timeout_ms, f) : 0;
 }

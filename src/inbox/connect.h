@@ -12,8 +12,8 @@ struct fault;
 
 struct connection {
     PGconn *conn;
-    bool pinned; /* the session has our settings: READ COMMITTED, statement_timeout. False: a pooler refused
-                    them */
+    bool pinned; /* the session has our settings, READ COMMITTED and statement_timeout. False: a pooler
+                    refused them */
 };
 
 /* The kind of host to accept. */
@@ -36,10 +36,10 @@ int connection_query(PGconn *conn, int64_t timeout_ms, const char *sql, int n_pa
 int connection_query_binary(PGconn *conn, int64_t timeout_ms, const char *sql, int n_params,
                             const char *const *params, PGresult **ret_result, struct fault *f);
 
-/* Are its transactions read-only: on a standby, or by default_transaction_read_only? 0, 1; -1: f. */
+/* Are the connection's transactions read-only: on a standby, or by default_transaction_read_only? 0, 1; -1: f. */
 int connection_is_read_only(PGconn *conn, int64_t timeout_ms, struct fault *f);
 
-/* 0; 1: the sessions are not READ COMMITTED and cannot be set to it: f; -1: f. */
+/* 0; 1: sessions are not READ COMMITTED and cannot be set to it: f; -1: f. */
 int connection_check_isolation(PGconn *conn, int64_t timeout_ms, struct fault *f);
 
 enum { CONNECTION_UNMIGRATED = 2 };

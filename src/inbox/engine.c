@@ -1,5 +1,5 @@
-/* Servers that are not PostgreSQL. They are refused by name, since some of them would accept the schema: an
- * advisory lock that always succeeds, or a row lock that never blocks, breaks the promises silently. */
+/* Servers that are not PostgreSQL, refused by name. Some of them would accept the schema: an advisory lock that
+ * always succeeds, or a row lock that never blocks, breaks the promises silently. */
 
 #include "inbox/engine.h"
 

@@ -139,7 +139,7 @@ static struct fleet_outbox outbox_read(const PGresult *r)
                                  .vhost = text(r, 0, O_VHOST)};
 }
 
-/* An instance's queues are not adjacent; replicas are few, so a quadratic loop is fine. */
+/* Counts the instances, whose queues are not adjacent. Replicas are few, so a quadratic loop is fine. */
 static size_t count_replicas(const struct fleet *f)
 {
     size_t n = 0;
@@ -393,7 +393,8 @@ void fleet_print(const struct fleet *f, FILE *out)
 
 /* --- status: for programs --- */
 
-/* Replicas of other teams write their own states, so a plain value may be any JSON. */
+/* Is the text a JSON number or boolean? Replicas of other teams write their own states, so a plain value may be any
+ * JSON. */
 static bool is_plain(const char *text)
 {
     if (!strcmp(text, "true") || !strcmp(text, "false"))

@@ -14,8 +14,8 @@ struct table;
 void fleet_print(const struct fleet *f, FILE *out);
 void fleet_add_json(const struct fleet *f, struct buf *out); /* "replicas":[...],"levers":[...] */
 
-/* Adds "INSTANCE (HOST)": people know the names of pods, rows have UIDs. host: "" or NULL when unknown. instance: may
- * be followed by "/NUMBER"; a cell for NULL is empty. */
+/* Adds "INSTANCE (HOST)": people know the names of pods, rows have UIDs. host: "" or NULL if unknown. instance may
+ * end in "/NUMBER"; a cell for NULL is empty. */
 void fleet_add_name(struct buf *out, const char *instance, const char *host);
 void fleet_table_name(struct table *t, const char *instance, const char *host);
 

@@ -1,12 +1,12 @@
-/* The horizon: a time before which every row with an earlier time is committed. A walk in the order of time
- * ends there. Beyond it, a transaction that is still open could commit a row behind the walk's position.
+/* The horizon: a time before which every row with an earlier time is committed. A walk in the order of time ends there:
+ * beyond it, a transaction that is still open could commit a row behind the walk's position.
  *
- * Writers of such times take a lock before they read the clock and keep it until they commit
- * (onceward.time_mark); the horizon waits for the present lock owners. The horizon is recorded first, and
- * later writers get no earlier time, even if the clock is set back (onceward.horizon).
+ * Writers of such times take a lock before they read the clock and keep it until they commit (onceward.time_mark); the
+ * horizon waits for the present lock owners. The horizon is recorded first, and later writers get no earlier time, even
+ * if the clock is set back (onceward.horizon).
  *
- * A read-only login cannot record it, so its horizon is the clock's time. A standby shows no locks. Its
- * horizon lies so far before the last replayed transaction that no older one can be open. */
+ * A read-only login cannot record it, so its horizon is the clock's time. A standby shows no locks. Its horizon lies so
+ * far before the last replayed transaction that no older one can be open. */
 
 #include "inbox/session.h"
 
@@ -19,7 +19,7 @@
 
 enum { HORIZON_MS = 60000, LOOK_MS = 20 };
 
-/* $1: all of them, not only writers of stored messages, which have both locks. */
+/* $1: all lock owners, not only writers of stored messages, which have both locks. */
 #define HOLDERS                                                                                              \
     "FROM pg_locks l WHERE l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = "                 \
     "current_database()) AND l.granted AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"          \
@@ -60,8 +60,7 @@ static int wait_for(struct admin *a, const char *all, const char *holders, struc
     return answer;
 }
 
-/* The clock's time. If the clock was set back since another process moved the horizon, a time after that
- * horizon. */
+/* Sets the horizon to the clock's time, or to a time after the present horizon if the clock was set back since. */
 #define MOVE                                                                                                 \
     "UPDATE onceward.horizon h SET passed = greatest(clock_timestamp(), h.passed + interval '1 us')"         \
     " RETURNING " TIME_TEXT("h.passed")

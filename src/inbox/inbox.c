@@ -1,5 +1,4 @@
-/* The inbox for the loop: batches in, rows out. See inbox.h for the promises, batch.h and pipeline.h for the
- * parts.
+/* The inbox for the loop: batches in, rows out. inbox.h has the promises, batch.h and pipeline.h the parts.
  *
  * Every submitted item is in exactly one batch until its row was returned. One thread, that of the loop. */
 #include "onceward/inbox/inbox.h"
@@ -116,7 +115,7 @@ bool inbox_is_swollen(const struct inbox *i)
     return i->swollen;
 }
 
-/* Rows are locked in the order of the primary key, as in every sidecar. */
+/* Orders items by primary key: every sidecar locks rows in that order. */
 static int item_compare(const void *a, const void *b, void *arg)
 {
     const struct inbox_item *const *left = a, *const *right = b;
@@ -169,7 +168,7 @@ int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *ite
     return -1;
 }
 
-/* The next answered row; advances batches whose range is finished. */
+/* Returns the next answered row, and advances batches whose range is finished. */
 static bool row_next(struct inbox *i, struct inbox_row *row)
 {
     for (int op = 0; op < N_INBOX_OPS; op++) {
@@ -195,7 +194,7 @@ int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f)
         if (row_next(i, row))
             return 1;
         if (i->lost) {
-            /* Sending may have failed after its batch was checked above. */
+            /* Sending may have failed after the batch was checked above. */
             if (row_next(i, row))
                 return 1;
             *f = i->fault;

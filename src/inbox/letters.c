@@ -1,8 +1,7 @@
 /* The dead letters, for the commands.
  *
  * A walk reads a page of letters without their bodies, which may be large, and then one body at a time. No
- * transaction is open between calls: a walk over a hundred thousand letters at one per second must not hold
- * up vacuum. */
+ * transaction is open between calls: a walk over a hundred thousand letters at one per second must not delay vacuum. */
 
 #include "inbox/session.h"
 #include "inbox/sql.h"
@@ -36,7 +35,7 @@ struct match {
     const char *params[ANY];
 };
 
-/* Parameter `at` is a time, the next one milliseconds before now. */
+/* Sets parameter `at` to a time, and the next one to milliseconds before now. */
 static void match_time(struct match *m, const char *text, size_t at, char room[static 24])
 {
     int64_t ms;
@@ -192,7 +191,7 @@ static int walk_one(struct walk *w, const PGresult *r, int row, struct fault *f)
     return answer;
 }
 
-/* Walks one page. *ret_n: the number of its letters. */
+/* Walks one page. *ret_n: number of its letters. */
 static int walk_page(struct walk *w, int *ret_n, struct fault *f)
 {
     PGresult *r;
@@ -220,7 +219,7 @@ static int walk_start(struct walk *w, const struct dead_filter *filter, struct f
     w->match.params[N_MATCH_PARAMS + 1] = w->newest;
     w->match.params[N_MATCH_PARAMS + 2] = w->limit;
     snprintf(w->after, sizeof w->after, "%" PRId64, filter->after);
-    /* A message that dies again during a redrive gets a newer letter, which the same walk must not meet. */
+    /* A message that dies again during a redrive gets a newer letter, which this walk must not meet. */
     if (session_once(w->a, "SELECT coalesce(max(id), 0) FROM onceward.dead_letter", 0, NULL, &r, f))
         return -1;
     snprintf(w->newest, sizeof w->newest, "%s", field_text(r, 0, 0));

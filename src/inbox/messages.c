@@ -17,8 +17,8 @@
 
 enum { PAGE = 500, RUN_BYTES = 1 << 20 };
 
-/* $1 consumer, $2 and $3 the position to start after, $4 horizon, $5 since, $6 until, $7 type, $8 ids.
- * received_at is also compared alone, so that PostgreSQL can skip partitions. */
+/* $1 consumer, $2 and $3 the position to start after, $4 horizon, $5 since, $6 until, $7 type, $8 ids. received_at is
+ * also compared alone, so that PostgreSQL can skip partitions. */
 #define MATCHES                                                                                              \
     " m.consumer = $1 AND m.received_at >= $2::timestamptz"                                                  \
     " AND (m.received_at, m.seq) > ($2::timestamptz, $3::bigint) AND m.received_at < $4::timestamptz"        \
@@ -164,7 +164,7 @@ static int walk_run(struct walk *w, struct fault *f)
     return answer;
 }
 
-/* Reads one page of positions; *ret_n: their number. */
+/* Reads one page of positions. *ret_n: their number. */
 static int walk_page(struct walk *w, int *ret_n, struct fault *f)
 {
     static const char sql[] =

@@ -1,9 +1,9 @@
 /* Brings the schema up to date: see the top of sql/0001_schema.sql for the order.
  *
- * Everything runs in one transaction that begins with an advisory lock, so that several programs may migrate
- * at once, and a failure leaves nothing behind. The advisory lock covers one database, but roles belong to
- * the whole server: a conflict there, or with other DDL, is retried. The wait for a busy table's lock is
- * short, because all other sessions queue up behind the waiting one. */
+ * Everything runs in one transaction that begins with an advisory lock, so that several programs may migrate at once,
+ * and a failure leaves nothing behind. The advisory lock covers one database, but roles belong to the whole server: a
+ * conflict there, or with other DDL, is retried. The wait for a busy table's lock is short, because all other
+ * sessions queue up behind the waiting one. */
 
 #include "inbox/engine.h"
 #include "inbox/session.h"
@@ -41,8 +41,8 @@ static int lock_schema(struct admin *a, struct fault *f)
     return -1;
 }
 
-/* An existing schema may belong to another role. Then none of it may be run, or even read by a name that
- * could be a view. after: everything was created. */
+/* Refuses a schema that belongs to another role: nothing of it may be run, or even read by a name that could be a
+ * view. after: everything was created. */
 static int refuse_strangers(struct admin *a, bool after, struct fault *f)
 {
     PGresult *r;
@@ -66,7 +66,7 @@ static int refuse_strangers(struct admin *a, bool after, struct fault *f)
     return n ? -1 : 0;
 }
 
-/* Default privileges may grant access to other roles at once. */
+/* Creates the schema without the rights that default privileges may have granted to other roles. */
 static const char make_schema[] =
     "CREATE SCHEMA onceward;\n"
     "DO $$ DECLARE who text; BEGIN\n"
@@ -88,7 +88,7 @@ static int own_schema(struct admin *a, struct fault *f)
     return there ? refuse_strangers(a, false, f) : session_script(a, make_schema, f);
 }
 
-/* Version 0: no schema yet. */
+/* Reads the version; 0: no schema yet. */
 static int read_version(struct admin *a, int *ret_version, int *ret_oldest, struct fault *f)
 {
     PGresult *r;
@@ -225,7 +225,7 @@ static void advise_roles(const struct admin *a, FILE *advice)
             sql_file_find("roles_grant.sql")->text);
 }
 
-/* A role without members is the commonest reason why an application is refused. */
+/* Names a role without members, which is the most frequent reason for refused applications. */
 static void advise_members(struct admin *a, FILE *advice)
 {
     struct fault f = {0};

@@ -133,7 +133,7 @@ int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct 
 
 /* --- the rows --- */
 
-/* The snapshot at which a batch ends: see sidecar_outbox_read.sql. */
+/* Snapshot at which a batch ends: see sidecar_outbox_read.sql. */
 static struct slice snapshot_of(const char *batch)
 {
     enum { BEFORE = 3 };
@@ -145,8 +145,8 @@ static struct slice snapshot_of(const char *batch)
     return batch ? (struct slice){batch, strcspn(batch, "/")} : (struct slice){0};
 }
 
-/* Equal snapshots show the same rows. Only after a crash of the server behind a pooler could two different
- * ones look equal, until the next transaction ends: that of the lease, at the latest. */
+/* Equal snapshots show the same rows. Only after a crash of the server behind a pooler could two different ones look
+ * equal, until the next transaction ends, at the latest that of the lease. */
 void inbox_ask_outbox_look(struct inbox *i, const char *batch)
 {
     struct slice snapshot = snapshot_of(batch);
@@ -182,7 +182,7 @@ void inbox_ask_outbox_read(struct inbox *i, const char *batch, int64_t after, in
         pipeline_ask(i, QUESTION_OUTBOX_READ, 5, types, params);
 }
 
-/* Rows stay in the connection's result. */
+/* The connection's result has the rows. */
 static PGresult *result_of(const struct inbox_outbox_rows *r)
 {
     return (PGresult *)(uintptr_t)r;
@@ -388,7 +388,7 @@ int inbox_outbox_restored(struct inbox *i, enum outbox_word *ret, struct fault *
 
 /* --- letters --- */
 
-/* A column of the letters, as an array literal. */
+/* Adds a column of the letters, as an array literal. */
 static void column_add(struct buf *out, const struct inbox_outbox_letter *letters, size_t n, int column)
 {
     const char *texts[INBOX_OUTBOX_LETTERS] = {0};

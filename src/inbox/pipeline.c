@@ -1,9 +1,8 @@
-/* The pipeline of one connection: sends segments, reads their answers, and tells a failed statement from a
- * lost connection.
+/* The pipeline of one connection: sends segments, reads their answers, and tells a failed statement from a lost
+ * connection.
  *
- * Invariants: a segment is one call and one Sync, hence one transaction. Its rows count only after its Sync
- * was read, which proves the commit. Segments are answered in order. Nothing here blocks. One thread, that of
- * the loop. */
+ * Invariants: a segment is one call and one Sync, hence one transaction. Its rows count only after its Sync was read,
+ * which proves the commit. Segments are answered in order. Nothing here blocks. One thread, that of the loop. */
 #include "pipeline.h"
 
 #include "onceward/base/clock.h"
@@ -20,7 +19,7 @@ enum {
     ANSWER_SPARE_MS = 5000,           /* added to statement_timeout, before the connection counts as lost */
     SLOW_BYTES_PER_MS = 1024,         /* the slowest link that counts as alive */
     DEAD_LETTERS_MAX_BYTES = 8 << 20, /* per call, or one letter */
-    BIG_BYTES = 1 << 20,              /* a larger letter gets a call of its own, and more time */
+    BIG_BYTES = 1 << 20,              /* a larger dead letter gets a call of its own, and more time */
     BIG_MS = 10000,
     SWOLLEN_BYTES = 1 << 20,
 };
@@ -68,7 +67,7 @@ void pipeline_lose(struct inbox *i, const char *code, const char *why)
     for (int op = 0; op < N_INBOX_OPS; op++) {
         struct batch *b = &i->batches[op];
 
-        /* Answered rows keep their answers. */
+        /* Rows that were answered keep their answers. */
         if (b->state == BATCH_TO_SEND || b->state == BATCH_OUT)
             batch_lose(b, i->fault.text);
     }
@@ -96,13 +95,13 @@ static void segment_push(struct inbox *i, struct segment s)
         i->swollen = true;
 }
 
-/* Letters are rare and large, so their call is not prepared. */
+/* Calls of dead letters are rare and large, so they are not prepared. */
 static bool is_to_prepare(const struct inbox *i, enum inbox_op op)
 {
     return i->prepared != PREPARED_OFF && op != INBOX_DEAD_LETTER;
 }
 
-/* The time limit of a call: one second more per MiB of bodies. */
+/* Time limit of a call: one second more per MiB of bodies. */
 static int64_t timeout_of(const struct inbox *i, size_t bytes)
 {
     int64_t big_ms = BIG_MS + (int64_t)(bytes * 1000 >> 20);
@@ -234,12 +233,11 @@ static enum meaning error_meaning(const char *code)
             return MEANS_DRIFT;
     if (strncmp(code, "08", 2) == 0)
         return MEANS_LOST;
-    /* A parameter in the wrong format is a bug of this program, so no message may become a dead letter
-     * because of it. */
+    /* A parameter in the wrong format is a bug of this program, so no message may become a dead letter because of it. */
     if (strcmp(code, "22P03") == 0)
         return MEANS_RETRY;
-    /* A violated constraint (23) is not included: none of ours depends on a message's content, and a message
-     * must not die of a constraint that a user has added. */
+    /* A violated constraint (23) is not included: none of ours depends on a message's content, and a message must not
+     * die of a constraint that a user has added. */
     if (strncmp(code, "22", 2) == 0 || strcmp(code, "21000") == 0 || strcmp(code, "54000") == 0)
         return MEANS_BAD_DATA;
     if (strncmp(code, "23", 2) == 0 || strncmp(code, "P0", 2) == 0)
@@ -338,7 +336,7 @@ static void segment_end(struct inbox *i)
     PQclear(error);
 }
 
-/* After an error that ends the connection the server may send no Sync, so none is waited for. */
+/* Handles an error that ends the connection. The server may send no Sync after it, so none is awaited. */
 static void error_take(struct inbox *i, PGresult *error)
 {
     const char *code = PQresultErrorField(error, PG_DIAG_SQLSTATE);

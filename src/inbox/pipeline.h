@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The segments in flight on a connection: each is one call and one Sync; the server answers them in order. */
+/* Segments in flight on a connection. Each is one call and one Sync; the server answers them in order. */
 
 enum { SEGMENT_QUESTION = N_INBOX_OPS, PIPELINE_MAX = N_INBOX_OPS + N_QUESTIONS };
 
@@ -37,7 +37,7 @@ struct inbox {
 
     struct segment segments[PIPELINE_MAX]; /* a ring */
     size_t first_segment, n_segments;
-    int64_t waiting_since_ms; /* when the first segment became the first */
+    int64_t waiting_since_ms; /* time at which the first segment became the first */
     int64_t statement_timeout_ms;
     PGresult *rows, *error; /* of the first segment, received so far */
     bool unsent;            /* libpq has unsent bytes */
@@ -70,8 +70,7 @@ bool pipeline_may_ask(const struct inbox *i, enum question q);
 /* Sends a question that is not in flight; the parameters are text. */
 void pipeline_ask(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params);
 
-/* The same for a call that moves that many bytes in the database: above 1 MiB it gets 10 s, and a second per
- * MiB. */
+/* The same for a call that moves that many bytes in the database: above 1 MiB it gets 10 s, and a second per MiB. */
 void pipeline_ask_big(struct inbox *i, enum question q, int n, const Oid *types, const char *const *params,
                       size_t bytes);
 

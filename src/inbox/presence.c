@@ -1,6 +1,6 @@
 /* Presence and operator commands: one call of sidecar_presence, and its answer. One thread, the connection's.
  *
- * An answer is copied out of its rows: its texts into one block, which everything else points into. */
+ * An answer is copied out of its rows: its texts into one block, and pointers into that block. */
 #include "presence.h"
 
 #include "call.h"
@@ -90,7 +90,7 @@ static void owner_read(struct reading *r, int at, struct inbox_owner_seen *ret)
     call_int8(r->rows, at, COUNTER, &ret->counter);
 }
 
-/* The index of the row's queue. -1: none. */
+/* Index of the row's queue; -1: none. */
 static int64_t queue_of(const struct reading *r, int at)
 {
     int ord = 0;
@@ -141,7 +141,7 @@ static void stop_read(struct reading *r, int at, struct inbox_stop *ret)
     call_int8(r->rows, at, PRIORITY, &ret->retry);
 }
 
-/* The control that a row belongs to, which an earlier row has created. NULL: none. */
+/* Finds the control that a row belongs to, which an earlier row has created. NULL: none. */
 static struct inbox_control *control_of(const struct reading *r, int at, struct presence *p)
 {
     for (size_t k = 0; k < p->n_controls; k++)
@@ -157,7 +157,7 @@ static void once_read(struct reading *r, int at, struct inbox_once *ret)
     call_int8(r->rows, at, COUNTER, &ret->ago_ms);
 }
 
-/* The rows of a queue are adjacent. */
+/* Reads an id to give up. The rows of a queue are adjacent. */
 static void give_up_read(struct reading *r, int at, struct inbox_control *c, struct presence *p)
 {
     if (!c->n_give_up) {

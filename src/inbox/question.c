@@ -1,5 +1,5 @@
-/* Questions other than batches, and their answers until they are read. A question in flight when the
- * connection is lost is never answered: it ends with the inbox. */
+/* Questions other than batches, and their answers until these are read. A question in flight when the connection is
+ * lost is never answered: it ends with the inbox. */
 #include "question.h"
 
 #include "call.h"

@@ -43,16 +43,16 @@ struct question_answer {
 
 const char *question_sql(enum question q);
 
-/* The name of its prepared statement, derived from its text; NULL: too rare to be prepared. */
+/* Name of the prepared statement, derived from its text; NULL: too rare to be prepared. */
 enum { QUESTION_NAME_SIZE = 40 };
 const char *question_name(enum question q, char room[QUESTION_NAME_SIZE]);
 
-/* ASKED to ANSWERED or FAILED. Takes rows; NULL: the question failed with error, which is borrowed and may be
- * NULL too. */
+/* ASKED to ANSWERED or FAILED. Takes rows; NULL: the question failed with error, which is borrowed and may be NULL
+ * too. */
 void question_take(struct question_answer *a, PGresult *rows, const PGresult *error);
 
 /* 1: answered, with *ret_rows (the caller's, PQclear) of that many columns, and of n_rows rows unless that is
- * negative; 0: no answer; -1: it failed, or the answer has another form: f. Once. */
+ * negative. 0: no answer. -1: failed, or the answer has another form: f. Once. */
 int question_read(struct question_answer *a, int n_rows, int n_columns, PGresult **ret_rows, struct fault *f);
 
 void question_deinit(struct question_answer *a);

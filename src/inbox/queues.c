@@ -1,4 +1,4 @@
-/* The queues that share a connection. Pure, except that it reads results. */
+/* The queues that share a connection. Pure, except that results are read. */
 #include "queues.h"
 
 #include "call.h"
@@ -146,7 +146,7 @@ static void consumer_replace(struct queues *q, size_t at, const char *consumer)
     ranks_make(q);
 }
 
-/* Registered, with a recorded range that is another than its own, or was until now. */
+/* Sets the recorded range of a registered queue, if that range is or was another one than its own. */
 static void range_set(struct queues *q, size_t at, const PGresult *result, int row)
 {
     const char *recorded = result_text(result, row, R_QUEUE);
@@ -200,7 +200,7 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
     q->refusals[at] = mem_copy_text(f.text);
 }
 
-/* The index of the row's queue; -1: none. */
+/* Index of the row's queue; -1: none. */
 static int64_t queue_of(const struct queues *q, const PGresult *result, int row)
 {
     int ord = 0;
@@ -208,7 +208,7 @@ static int64_t queue_of(const struct queues *q, const PGresult *result, int row)
     return call_int4(result, row, 0, &ord) && ord >= 1 && (size_t)ord <= q->n ? ord - 1 : -1;
 }
 
-/* The row that belongs to no queue, with the number of changes of order.key. */
+/* Is it the row of no queue, with the number of changes of order.key? */
 static bool row_is_changes(const PGresult *result, int row)
 {
     int ord;

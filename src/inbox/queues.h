@@ -9,15 +9,15 @@
 
 struct fault;
 
-/* The queues of an inbox: their settings, the order in which their rows are locked, and whether their
- * consumer names are registered. */
+/* The queues of an inbox: their settings, the order in which their rows are locked, and whether their consumer names
+ * are registered. */
 struct queues {
     struct inbox_queue *list; /* owns its texts */
-    size_t *ranks;            /* the rank of each in the order of the consumer names, by bytes */
+    size_t *ranks;            /* ranks in the order of the consumer names, by bytes */
     enum inbox_registration *registrations;
-    char **refusals;       /* in words; NULL: none */
-    char **ranges;         /* the recorded range, where it is wider; NULL */
-    char **formers;        /* the range that the last registration replaced; NULL */
+    char **refusals;       /* texts; NULL: none */
+    char **ranges;         /* the recorded range, if it is wider; or NULL */
+    char **formers;        /* the range that the last registration replaced; or NULL */
     bool *ended;           /* all partitions outside the own range are empty */
     bool has_changed;      /* a broker has changed since the question was sent */
     int64_t order_changes; /* onceward.horizon.order_changes at their registration */
@@ -27,28 +27,28 @@ struct queues {
 void queues_init(struct queues *q, const struct inbox_queue *list, size_t n);
 void queues_deinit(struct queues *q);
 
-/* The consumer names, as a literal of text[]. */
+/* Adds the consumer names, as a literal of text[]. */
 void queues_consumers(const struct queues *q, struct buf *literal);
 
-/* The queues that store messages: their consumer names and retentions in ms, as array literals. */
+/* Adds the queues that store messages: their consumer names and retentions in ms, as array literals. */
 void queues_stores(const struct queues *q, struct buf *consumers, struct buf *retentions);
 
-/* Registration of all queues in one call (QUESTION_REGISTER): its parameters as literals of arrays, and its
- * answer. A queue without a row in the result is registered. */
+/* Registration of all queues in one call (QUESTION_REGISTER): its parameters as literals of arrays, and its answer. A
+ * queue without a row in the result is registered. */
 enum { REGISTER_PARAMS = 7, REGISTER_COLUMNS = 7 };
 void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]);
 
 /* Takes a binary result. -1: malformed; nothing has changed. */
 int queues_registered(struct queues *q, const PGresult *result, struct fault *f);
 
-/* Sets the queue's broker. If it was another one, or unknown, the queue must be registered again. */
+/* Sets the queue's broker. If that is another one, or was unknown, the queue must be registered again. */
 void queues_set_broker(struct queues *q, size_t queue, const char *broker);
 
 /* Are all queues registered? */
 bool queues_are_registered(const struct queues *q);
 
-/* Is there an ordered one? */
+/* Is one of the queues ordered? */
 bool queues_are_ordered(const struct queues *q);
 
-/* Is there one with a range, which others may extend? */
+/* Does one of the queues have a range, which others may extend? */
 bool queues_have_range(const struct queues *q);

@@ -1,5 +1,5 @@
-/* Refusals of a registration: the consumer name belongs to another queue, or to a queue of that name in
- * another vhost or at another broker; or the queue belongs to another consumer. */
+/* Refusals of a registration. The consumer name belongs to another queue, or to a queue of that name in another vhost
+ * or at another broker; or the queue belongs to another consumer. */
 #include "registration.h"
 
 #include "onceward/base/buf.h"

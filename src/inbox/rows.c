@@ -9,7 +9,7 @@
 
 enum { PAGE = 200 };
 
-/* Runs without a timeout, since matches may be few and far apart. */
+/* Asks without a timeout, since matches may be few and far apart. */
 static int ask(struct admin *a, const char *const *params, PGresult **ret, struct fault *f)
 {
     PGresult *r = NULL;

@@ -14,16 +14,16 @@ struct admin {
     char where[300]; /* "host:port/database", for messages; never contains a password */
 };
 
-/* Begins a transaction: READ COMMITTED, with statement_timeout (0: none) and lock_timeout (0: the default)
- * for this transaction only, since behind a pooler the session may be shared. */
+/* Begins a transaction: READ COMMITTED, with statement_timeout (0: none) and lock_timeout (0: the default) for this
+ * transaction only, since behind a pooler the session may be shared. */
 int session_begin(struct admin *a, int64_t statement_timeout_ms, int64_t lock_timeout_ms, struct fault *f);
 int session_commit(struct admin *a, struct fault *f);
 
-/* Rolls back. The next statement reports a failure of that. */
+/* Rolls back. If that fails, the next statement reports it. */
 void session_rollback(struct admin *a);
 
-/* A statement with text parameters, inside a transaction. 0: *ret is the caller's (PQclear). -1: f, with
- * the SQLSTATE as its code. */
+/* Runs a statement with text parameters, inside a transaction. 0: *ret is the caller's (PQclear). -1: f, with the
+ * SQLSTATE as its code. */
 int session_query(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
                   struct fault *f);
 
@@ -31,14 +31,14 @@ int session_query(struct admin *a, const char *sql, int n, const char *const *pa
 int session_query_binary(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
                          struct fault *f);
 
-/* Several statements without parameters or rows, such as a file. */
+/* Runs several statements without parameters or rows, such as a file. */
 int session_script(struct admin *a, const char *sql, struct fault *f);
 
-/* A statement in a transaction of its own. */
+/* Runs a statement in a transaction of its own. */
 int session_once(struct admin *a, const char *sql, int n, const char *const *params, PGresult **ret,
                  struct fault *f);
 
-/* A field; NULL if it is null. Valid as long as the result. */
+/* Text of a field; NULL if it is null. Valid as long as the result. */
 const char *field_text(const PGresult *r, int row, int column);
 int64_t field_int(const PGresult *r, int row, int column); /* 0 if it is null */
 

@@ -13,13 +13,13 @@ struct sql_file {
 extern const struct sql_file sql_files[];
 extern const size_t n_sql_files;
 
-/* The number of a migration file; 0: it is not one. */
+/* Number of a migration file; 0: another file. */
 int sql_file_version(const struct sql_file *file);
 
-/* The file of that name, or NULL. */
+/* Finds the file of that name, or NULL. */
 const struct sql_file *sql_file_find(const char *name);
 
-/* The text of queries/NAME.sql, which must exist. */
+/* Text of queries/NAME.sql, which must exist. */
 const char *sql_query(const char *name);
 
 /* This program's version of the schema: the number of its newest migration. */

@@ -1,7 +1,6 @@
-/* The output of `onceward status`: the replicas (fleet.c) and five queries, as a table for people or JSON for
- * programs.
+/* The output of `onceward status`: the replicas (fleet.c) and five queries, as a table for people or JSON for programs.
  *
- * Ages come from the database's clock. Both tables are scanned: a person runs this, not every interval. */
+ * Ages come from the database's clock. Both tables are scanned: a person runs this command, not every interval. */
 
 #include "inbox/connect.h"
 #include "inbox/fleet.h"
@@ -63,7 +62,7 @@ struct status {
 
 /* For people */
 
-/* Consumers whose rows no sidecar seems to purge any more. */
+/* Lists consumers whose rows no sidecar seems to purge any more. */
 static void print_unused(const struct status *s)
 {
     const PGresult *r = s->consumers;
@@ -116,7 +115,7 @@ static void print_consumers(const struct status *s)
     print_unused(s);
 }
 
-/* "in 4 min", "now", "token ends in 12 s", "token ended 3 min ago". */
+/* Adds "in 4 min", "now", "token ends in 12 s" or "token ended 3 min ago". */
 static void add_next(struct table *t, const PGresult *r, int row)
 {
     bool processing = field_text(r, row, U_WINDOW_MS) != NULL;
@@ -138,7 +137,7 @@ static void add_next(struct table *t, const PGresult *r, int row)
     buf_deinit(&text);
 }
 
-/* A prepared transaction has no session: only an operator can end it. */
+/* Names a prepared transaction, which has no session: only an operator can end it. */
 static void print_prepared(const struct status *s, int row)
 {
     const PGresult *r = s->unfinished;
@@ -181,8 +180,7 @@ static void print_lock(const struct status *s, int row)
     buf_deinit(&line);
 }
 
-/* The largest depth of a queue that its replicas report, returned for the first of them. -1: unknown, or not
- * the first. */
+/* Largest depth of a queue that its replicas report, for the first of them. -1: unknown, or not the first. */
 static int64_t depth_of(const struct fleet *f, size_t at)
 {
     const struct fleet_queue *q = &f->queues[at];
@@ -217,7 +215,7 @@ static void add_pause(struct buf *line, const struct fleet_queue *q)
     buf_add_text(line, ".\n");
 }
 
-/* Reports messages that have no row yet, and replicas that take none. Returns whether there are any. */
+/* Prints messages that have no row yet, and replicas that take none. Returns whether there are any. */
 static bool print_outside(const struct status *s)
 {
     struct buf lines = {0};

@@ -25,7 +25,7 @@ enum {
     M_LETTER
 };
 
-/* "completed, compacted", "dead letter 17: attempts", "failed". */
+/* Adds "completed, compacted", "dead letter 17: attempts" or "failed". */
 static void add_state(struct table *t, const PGresult *r, int row)
 {
     const char *kept = field_text(r, row, M_KEPT), *state = field_text(r, row, M_STATE);
@@ -39,7 +39,7 @@ static void add_state(struct table *t, const PGresult *r, int row)
     buf_deinit(&text);
 }
 
-/* "in 4 min", "due", "token ends in 12 s", "token ended 3 min ago". */
+/* Adds "in 4 min", "due", "token ends in 12 s" or "token ended 3 min ago". */
 static void add_next(struct table *t, const PGresult *r, int row)
 {
     bool has_window = field_text(r, row, M_WINDOW_MS) != NULL;

@@ -1,8 +1,8 @@
-/* The inbox of `onceward try`: two blocking connections. One runs queries; the other locks rows, so that
- * complete() blocks there, and changes the locked rows.
+/* The inbox of `onceward try`: two blocking connections. One runs queries; the other locks rows, so that complete()
+ * blocks there, and changes the locked rows.
  *
- * Claims, failures and completions use the sidecar's own functions. A sidecar never deletes rows or restores
- * a token: these are separate statements here, only on rows of this consumer. */
+ * Claims, failures and completions use the sidecar's own functions. Separate statements delete rows and restore a
+ * token, only for this consumer: a sidecar never does so. */
 
 #include "onceward/inbox/trial.h"
 
@@ -24,8 +24,8 @@ struct trial {
     bool transaction;
     bool holding;
     int64_t holder_pid;
-    int64_t outbox_floor; /* the last outbox number assigned before */
-    char *waiters;        /* the waiting sessions' pids, as an array */
+    int64_t outbox_floor; /* last outbox number assigned before */
+    char *waiters;        /* pids of the waiting sessions, as an array */
 };
 
 /* ---- open, close ---- */
@@ -108,7 +108,7 @@ static const char *hex(const uint8_t bytes[16], char out[33])
     return out;
 }
 
-/* The holder is in a transaction already. */
+/* Runs a statement. The holder is in a transaction already. */
 static int ask(struct trial *t, enum trial_by by, const char *sql, int n, const char *const *params,
                PGresult **ret, struct fault *f)
 {
@@ -213,7 +213,7 @@ int trial_look(struct trial *t, const struct trial_claim *c, bool with_lock, str
         ret->locked = PQntuples(r) == 0;
         PQclear(r);
     }
-    /* A single round trip, so that little time passes between this query and the following one at the effect. */
+    /* A single round trip, so that little time passes between this query and the following one about the effect. */
     if (session_query(t->asker, "SELECT r.status = 'completed', r.token = $3::uuid " THE_ROW, 3, params, &r,
                       f))
         return -1;
@@ -236,7 +236,7 @@ int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, 
 
     for (int i = 0; i < n; i++)
         buf_printf(&ids, "%c\"%s\"", i ? ',' : '{',
-                   claims[i]->message_id); /* ids of this program: no quoting needed */
+                   claims[i]->message_id); /* ids of this program need no quoting */
     buf_add_char(&ids, '}');
     params[1] = buf_text(&ids);
     t->holding = session_begin(t->holder, t->holder->statement_timeout_ms, 1000, f) == 0;

@@ -1,5 +1,6 @@
-/* Checks that the schema belongs to one owner: before a migration runs anything in it, after the migration,
- * and by `check --connect`.
+/* Checks that the schema belongs to one owner: before a migration runs anything in it, after the migration, and by
+ * `check
+ * --connect`.
  *
  * The program recognises its own functions by the REVOKE that ends each function's file. */
 
@@ -18,7 +19,7 @@ static struct slice signature_of(const struct sql_file *file)
     const char *start = strstr(file->text, head);
     const char *end = start ? strstr(start, ")") : NULL;
 
-    assert(end); /* the build guarantees it: every file of sql/functions has one */
+    assert(end); /* the build guarantees that every file of sql/functions has one */
     start += sizeof head - 1;
     return (struct slice){(char *)start, (size_t)(end + 1 - start)};
 }

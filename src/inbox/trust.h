@@ -4,12 +4,12 @@
 
 /* May the objects in the schema be run? See sql/queries/schema_trust.sql. */
 
-/* The columns of an answer: one row per fault, the worst first. */
+/* Columns of an answer: one row per fault, the worst first. */
 enum { TRUST_KIND, TRUST_WHAT, TRUST_REMEDY };
 
-/* Call it inside a transaction. mine: the schema and everything in it must belong to the current role; else
- * to any one role. Runs nothing of the schema. 0: *ret is the caller's (PQclear), without rows if nothing is
- * wrong or there is no schema. -1: f. */
+/* Checks the schema inside a transaction. mine: the schema and everything in it must belong to the current role, else
+ * to any one role. Runs nothing of the schema. 0: *ret is the caller's (PQclear), without rows if nothing is wrong or
+ * there is no schema. -1: f. */
 int trust_ask(struct admin *a, bool mine, PGresult **ret, struct fault *f);
 
 /* Is the fault a reason not to use the schema? after: a migration has run, which revokes excess rights. */

@@ -11,15 +11,15 @@ struct fault;
 struct config_database;
 struct job;
 
-/* The inbox: one database connection for all queues of the process, in pipeline mode. One thread; nothing
- * blocks after the connection is handed over.
+/* The inbox: one database connection for all queues of the process, in pipeline mode. One thread; nothing blocks after
+ * the connection is handed over.
  *
- * A queue's index is its place in the array that inbox_connect was given. A batch is one call of one function
- * of the schema, in one transaction, with items of any queues. At most one batch of a kind is in flight at a
- * time (inbox_is_free); batches of different kinds follow each other in the pipeline. inbox_next answers
- * every item of a batch exactly once, also when the connection breaks (ROW_UNKNOWN) or the statement fails
- * (ROW_RETRY for a passing error). When one item's data make a batch fail, the batch is split until that item
- * is alone: it is answered with ROW_INVALID, and the others as if it had not been in the batch. */
+ * A queue's index is its place in the array that inbox_connect was given. A batch is one call of one function of the
+ * schema, in one transaction, with items of any queues. At most one batch of a kind is in flight at a time
+ * (inbox_is_free); batches of different kinds follow each other in the pipeline. inbox_next answers every item of a
+ * batch exactly once, also when the connection breaks (ROW_UNKNOWN) or the statement fails (ROW_RETRY for a passing
+ * error). When one item's data make a batch fail, the batch is split until that item is alone: it is answered with
+ * ROW_INVALID, and the others as if it had not been in the batch. */
 
 struct inbox;
 
@@ -42,16 +42,16 @@ enum inbox_op {
 /* The inbox's settings of a queue. Borrowed until inbox_connect returns. */
 struct inbox_queue {
     const char *consumer, *vhost, *queue;
-    const char *broker;     /* name of its cluster; NULL: still unknown, so the queue is not registered yet */
+    const char *broker;     /* name of the cluster; NULL: unknown, so the queue is not registered yet */
     const char *takes_over; /* the queue that this one has replaced under its consumer name, or the former
                                consumer of this queue; NULL: none */
-    const char *order_key;  /* the sources of its key: its range may change only where takes_over names the
+    const char *order_key;  /* sources of the order key: the range may change only where takes_over names the
                                recorded one. "": not ordered; NULL: unknown */
     bool transaction;       /* the application completes the row; else the sidecar does */
     int64_t token_window_ms, max_window_ms;
     int max_attempts;
-    int revive;       /* how often a dead message may be revived by moving it to the queue again */
-    int64_t store_ms; /* how long its messages are stored; 0: not at all */
+    int revive;       /* number of times that a dead message may be revived by moving it to the queue again */
+    int64_t store_ms; /* how long messages are stored; 0: not at all */
 };
 
 /* The claim owner. */
@@ -62,9 +62,9 @@ struct inbox_self {
 };
 
 /* Connects on a helper thread: libpq non-blocking with a deadline, several hosts allowed,
- * target_session_attrs=read-write unless the URL sets it, READ COMMITTED set. Then reads the schema's version
- * and registers the consumers of all queues. The job's result goes to inbox_attempt_take. n_queues: at least
- * 1. Everything is copied. NULL: f. */
+ * target_session_attrs=read-write unless the URL sets it, READ COMMITTED set. Then reads the schema's version and
+ * registers the consumers of all queues. The job's result is for inbox_attempt_take. n_queues: at least 1. Everything
+ * is copied. NULL: f. */
 struct job *inbox_connect(const struct config_database *c, const struct inbox_queue *queues, size_t n_queues,
                           const struct inbox_self *self, struct fault *f);
 
@@ -73,8 +73,8 @@ enum inbox_attempt_result {
     INBOX_SCHEMA = 1, /* the schema does not fit, and a migration does not help: f. For all queues */
 };
 
-/* 0 and *ret_inbox, though some queues may not be registered; 1 with f: connected, but not usable (try again
- * later, slowly); -1: not connected, or the schema is not migrated yet, f. */
+/* 0 and *ret_inbox, though some queues may not be registered. 1 with f: connected, but not usable (try again later,
+ * slowly). -1: not connected, or the schema is not migrated yet, f. */
 int inbox_attempt_take(void *result, struct inbox **ret_inbox, struct fault *f);
 
 void inbox_free(struct inbox *i);
@@ -89,23 +89,22 @@ enum inbox_registration {
 /* May items of this queue be submitted? If not, f is set (f may be NULL). */
 enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, struct fault *f);
 
-/* The consumer name that the queue is registered under: its own, or the former one in takes_over, which its
- * rows have. Valid until the inbox is freed, once the queue is registered. */
+/* Consumer name that the queue is registered under, which its rows have: its own, or the former one in takes_over.
+ * Valid until the inbox is freed, once the queue is registered. */
 const char *inbox_consumer(const struct inbox *i, size_t queue);
 
-/* Sets the queue's broker. If it has changed, the queue is registered again. */
+/* Sets the queue's broker. If that is another one, the queue is registered again. */
 void inbox_set_broker(struct inbox *i, size_t queue, const char *broker);
 
-/* Registers the unregistered queues again, unless that is in flight already; inbox_registration changes when
- * the answer is read. With `again`, also when all are, if one has a
- * range. */
+/* Registers the unregistered queues again, unless that is in flight already. inbox_registration changes when the
+ * answer is read. again: also if all queues are registered and one has a range. */
 void inbox_ask_registration(struct inbox *i, bool again);
 
-/* The range that is recorded for the consumer where it is wider than that of its queue; else NULL. Valid until the next
+/* Range that is recorded for the consumer if it is wider than that of its queue, else NULL. Valid until the next
  * inbox_next. */
 const char *inbox_range(const struct inbox *i, size_t queue);
 
-/* The range that a registration has replaced, once; NULL: none. The caller frees it. */
+/* Range that a registration has replaced, once; NULL: none. The caller frees it. */
 char *inbox_take_former_range(struct inbox *i, size_t queue);
 
 /* All partitions outside the queue's own range are empty: the next registration takes them out of the record, unless
@@ -114,7 +113,7 @@ void inbox_end_range(struct inbox *i, size_t queue, bool ended);
 
 int inbox_fd(const struct inbox *i);
 
-/* Does libpq have bytes that the socket would not take? Then poll for writing too. */
+/* Does libpq have bytes that the socket did not take? Then poll for writing too. */
 bool inbox_wants_write(const struct inbox *i);
 
 /* Sets the instances that are known to have ended: their claims on `transaction` queues may be taken over at
@@ -124,11 +123,11 @@ void inbox_set_gone(struct inbox *i, const char *const *instances, size_t n);
 /* A dead letter of an item. Borrowed until inbox_submit returns. */
 struct inbox_letter {
     const char *reason; /* a name from enum dead_reason */
-    const char *queue;  /* the partition that it came from; NULL: the queue's own name */
-    bool rowless;       /* has no row of its own: the item's token identifies the letter */
+    const char *queue;  /* partition that it came from; NULL: the queue's own name */
+    bool rowless;       /* no row of its own: the item's token identifies the letter */
     bool looked_for;    /* rowless, and a repetition: inserts the letter only if none has that token */
-    bool holds;         /* the row is held, and there is no letter */
-    bool exhausted;     /* has no token: the row itself records it, see ROW_EXHAUSTED */
+    bool holds;         /* the row is held, without a dead letter */
+    bool exhausted;     /* no token: the row itself records this, see ROW_EXHAUSTED */
     int attempts;
     struct slice raw_id; /* the message id as bytes, if it is not text */
     struct slice body, content_type, properties_json, headers_json, exchange, routing_key;
@@ -143,9 +142,9 @@ struct inbox_message {
     struct slice content_header; /* as in inbox_letter */
 };
 
-/* A batch ignores the fields that are not marked for its kind. */
+/* An item of a batch, which ignores the fields that are not marked for its kind. */
 struct inbox_item {
-    uint64_t ref;            /* returned with the row. Storing claims: in the order of arrival */
+    uint64_t ref;            /* returned with the row. Storing claims: ascending in the order of arrival */
     size_t queue;            /* index */
     struct slice message_id; /* empty: none (only for a rowless dead letter) */
     uint8_t token[16];
@@ -158,11 +157,11 @@ struct inbox_item {
     struct slice result; /* settle; data NULL: none. A result that is not text is not stored */
     struct slice error;  /* fail, release, dead letter; cut at 1 KiB and made valid text */
     int64_t delay_ms;    /* fail, release: until the next attempt */
-    int crashes;         /* fail, release: the row's new count of crashes; -1: unchanged */
-    int unproven_step;   /* fail, release: 0 and more: written, with the present time as unproven_at; -1:
+    int crashes;         /* fail, release: new count of crashes of the row; -1: unchanged */
+    int unproven_step;   /* fail, release: 0 or more: written, with the present time as unproven_at; -1:
                             unchanged */
     int batch_cap;       /* fail, release: largest size of the next request with this message; 0: unchanged */
-    bool only_expired;   /* fail: revoke at the end of the window, unless it was extended */
+    bool only_expired;   /* fail: only at the end of a window that was not extended */
     bool give_back;      /* fail: end the token without charging the attempt; answered as released */
     const struct inbox_letter *letter;  /* dead letter */
     const struct inbox_message *stored; /* storing claims; NULL: store nothing */
@@ -172,16 +171,17 @@ struct inbox_row {
     uint64_t ref;
     size_t queue;
     enum inbox_op op; /* INBOX_CLAIM for all kinds of claims */
-    bool namesake;    /* held: by another process that runs under this instance's name */
-    struct row row;   /* its texts are valid until the next call */
+    bool namesake;    /* held by another process that runs under this instance's name */
+    struct row row;   /* texts are valid until the next call */
 };
 
 /* Additions to the answers in row.h:
  *
- *   claim   due        taken over once already, and the next claim would take it over again: only a claim that is `alone` may
- *                      do that. The row is untouched.
- *           exhausted  failed with max_attempts made, or its owner ended without an answer and takeovers is max_attempts + 2
- *                      already. (An owner's end adds one to takeovers up to 2, and from then on only where the claim was alone.)
+ *   claim   due        taken over once already, and the next claim would do so again: only a claim that is `alone` may.
+ *                      The row is untouched.
+ *           exhausted  failed with max_attempts made, or its owner ended without an answer and takeovers is
+ *                      max_attempts + 2 already. (An owner's end adds one to takeovers up to 2, and then only where
+ *                      the claim was alone.)
  *   look    due        a claim would answer `claimed`, `exhausted` or `due`
  *           held       with the exact time from which on a claim would take the row over */
 
@@ -189,14 +189,14 @@ struct inbox_row {
 bool inbox_is_free(const struct inbox *i, enum inbox_op op);
 
 /* Submits a batch. Items need not be sorted; the pairs of queue and message id must be unique (except rowless
- * letters). Everything is copied or encoded before it returns. n: 1 to 1,024; the adapter itself splits a
+ * letters). Everything is copied or encoded before the call returns. n: 1 to 1,024; the adapter itself splits a
  * DEAD_LETTER batch by bytes. -1: the connection is lost (f); even then inbox_next answers the items, with
  * ROW_UNKNOWN. */
 int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n,
                  struct fault *f);
 
-/* Reads available answers and returns one row. 1: *row; 0: none now. -1: the connection is lost and every row
- * was answered; f says why. Only inbox_free may follow. */
+/* Reads available answers and returns one row. 1: *row. 0: none now. -1: the connection is lost and every row was
+ * answered; f says why, and only inbox_free may follow. */
 int inbox_next(struct inbox *i, struct inbox_row *row, struct fault *f);
 
 /* Questions: each is sent in the pipeline unless it is in flight already, and answered once. */
@@ -210,8 +210,8 @@ struct inbox_figures {
 void inbox_ask_figures(struct inbox *i);
 bool inbox_figures(struct inbox *i, struct inbox_figures *ret);
 
-/* The session that holds the lock of a row, for the log. The texts are cut. pid 0: no session, state says
- * what holds it; if that is empty too, the lock is gone. An empty state with a pid: this role may not see the
+/* The session that holds the lock of a row, for the log. The texts are cut. pid 0: no session, and state names the
+ * lock's owner; if that is empty too, the lock is gone. An empty state with a pid: this role may not see the
  * session's state. */
 struct inbox_lock_holder {
     int64_t pid, age_ms; /* age of its transaction */
@@ -227,20 +227,19 @@ void inbox_ask_try(struct inbox *i);
 /* 1: they can; 0: no answer yet, or not asked; -1: they cannot: f, with the SQLSTATE as its code, or no code. */
 int inbox_tried(struct inbox *i, struct fault *f);
 
-/* Housekeeping: one bounded call of sidecar_keep_house. See that function for its work and how sidecars share
- * it. */
+/* Housekeeping: one bounded call of sidecar_keep_house, which documents its work and how sidecars share it. */
 struct inbox_housekeep {
     size_t queue;
     int64_t retention_ms, late_ms;
     int64_t from_page;  /* next_page of the previous call; -1: none */
     int64_t budget_us;  /* the call ends as soon as this time has passed */
-    int64_t compact_ms; /* how long until completed rows become history entries; 0: never */
+    int64_t compact_ms; /* time after which completed rows become history entries; 0: never */
 };
 struct inbox_housekept {
     int64_t n_purged, n_swept, n_orphans;
     int64_t n_moved;      /* completed rows that became history entries */
     int64_t n_unfinished; /* failed and waiting rows, orphans included */
-    int64_t ahead_ms;     /* not 0: nothing was done, because the database's clock is so far ahead of this
+    int64_t ahead_ms;     /* not 0: nothing was done, because the database's clock is that far ahead of this
                              machine's (below 0: behind) */
     int64_t next_page;    /* 0: the walk has ended */
     int64_t n_pages;      /* of the whole walk */
@@ -270,11 +269,10 @@ void inbox_ask_expire_history(struct inbox *i, const struct inbox_expire_history
 /* 1: *ret, once; 0: no answer yet, or not asked; -1: the statement failed: f. */
 int inbox_history_expired(struct inbox *i, struct inbox_history_expired *ret, struct fault *f);
 
-/* Partitions of stored messages, for the retentions of all queues: one call of sidecar_make_messages, which
- * creates the partitions of the coming days. */
+/* Partitions of stored messages, for the retentions of all queues: one call of sidecar_make_messages, which creates
+ * the partitions of the coming days. */
 struct inbox_made_messages {
-    bool
-        due; /* some partition is past its retention, or takes long to be made: call inbox_ask_keep_messages */
+    bool due; /* a partition is past its retention, or takes long to be made: call inbox_ask_keep_messages */
     char hindered[512]; /* why a partition cannot be made or dropped, and the remedy; empty: none */
 };
 void inbox_ask_make_messages(struct inbox *i);
@@ -287,7 +285,7 @@ int inbox_made_messages(struct inbox *i, struct inbox_made_messages *ret, struct
 struct inbox_kept_messages {
     char dropped[32]; /* the dropped partition; empty: none */
     bool more;        /* another one may be dropped: ask again soon */
-    char stuck[32];   /* a partition that could not be dropped because another session holds its lock; empty:
+    char stuck[32];   /* partition that could not be dropped because another session holds its lock; empty:
                          none */
 };
 void inbox_ask_keep_messages(struct inbox *i);
@@ -299,9 +297,9 @@ int inbox_kept_messages(struct inbox *i, struct inbox_kept_messages *ret, struct
  * other instances that may consume its queues, whether claim owners still exist, and the operator commands. */
 struct inbox_shown {
     const char *version, *host;
-    struct slice queues_json;  /* an array with one object per queue of the process, with at least "consumer";
-                                 "may_consume": true marks an instance that could take its messages */
-    const char *const *owners; /* instances whose claims block messages here */
+    struct slice queues_json;  /* array with one object per queue of the process, with at least "consumer";
+                                  "may_consume": true marks an instance that could take its messages */
+    const char *const *owners; /* instances whose claims delay messages here */
     size_t n_owners;
     bool count; /* count the other instances: reads the rows of all instances */
 };
@@ -313,15 +311,14 @@ struct inbox_owner_seen {
     int64_t counter;
 };
 
-/* A one-time operator command. Each replica remembers the number that it has carried out. 0: there was none. */
+/* A one-time operator command. Each replica remembers the number that it has carried out. 0: none was given. */
 struct inbox_once {
     int64_t number;
     const char *by;
-    int64_t ago_ms; /* age of the command, where it matters */
+    int64_t ago_ms; /* age of the command, if that matters */
 };
 
-/* Operator commands for a queue. A queue without any command ever has no entry. Texts may be empty, never
- * NULL. */
+/* Operator commands for a queue. A queue that never had a command has no entry. Texts may be empty, never NULL. */
 struct inbox_control {
     size_t queue;
     bool paused;
@@ -337,7 +334,7 @@ struct inbox_control {
 struct inbox_peer {
     size_t entry; /* of the consumer */
     const char *instance, *queue;
-    int64_t subscription, received; /* number of its subscription, and of all its deliveries */
+    int64_t subscription, received; /* numbers of its subscription, and of all its deliveries */
     int64_t priority;               /* of its subscription */
     bool may_consume, is_active;    /* able to process a message now; the one that the queue delivers to */
 };
@@ -369,21 +366,20 @@ struct inbox_presence {
  * asked; -1: the statement failed: f. */
 int inbox_presence(struct inbox *i, struct inbox_presence *ret, struct fault *f);
 
-/* How long the oldest call in flight has been waiting; 0: none is in flight. */
+/* Time for which the oldest call in flight has been waiting; 0: none is in flight. */
 int64_t inbox_waiting_ms(const struct inbox *i);
 
-/* Is the connection lost, so that inbox_next is about to report it? True also when a send has found the loss
- * and the socket stays silent. */
+/* Is the connection lost, so that inbox_next is about to report it? True also when a send has found the loss and the
+ * socket stays silent. */
 bool inbox_is_lost(const struct inbox *i);
 
-/* Has database.prepared: auto fallen back to unprepared statements, because a pooler lost ours? For the log,
- * once. */
+/* Has `database.prepared: auto` fallen back to unprepared statements, because a pooler lost ours? Once, for the log. */
 bool inbox_gave_up_prepared(const struct inbox *i);
 
-/* Code of a question's fault, in place of an SQLSTATE, when a pooler has lost its prepared statement: it did
- * not run, and must be asked again. */
+/* Code of a question's fault, in place of an SQLSTATE, when a pooler has lost its prepared statement: the question
+ * did not run, and must be asked again. */
 #define INBOX_CODE_UNPREPARED "DRIFT"
 
-/* Has a large letter made libpq's buffers grow? They never shrink: reconnect in a quiet moment to free the
+/* Has a large dead letter made libpq's buffers grow? They never shrink: reconnect in a quiet moment to free the
  * memory. */
 bool inbox_is_swollen(const struct inbox *i);

@@ -9,11 +9,11 @@
 struct fault;
 struct inbox;
 
-/* The outbox's questions, on the inbox's connection (inbox.h): each is sent in the pipeline unless it is in
- * flight already, and answered once. sql/README.md documents the functions. Results: 1: *ret, valid until the
- * next call of the same function or inbox_free; 0: no answer yet, or not asked; -1: the statement failed: f. */
+/* The outbox's questions, on the inbox's connection (inbox.h): each is sent in the pipeline unless it is in flight
+ * already, and answered once. sql/README.md documents the functions. Results: 1: *ret, valid until the next call of
+ * the same function or inbox_free; 0: no answer yet, or not asked; -1: the statement failed: f. */
 
-/* The functions' answers, as words. */
+/* Answers of the functions. */
 enum outbox_word {
     OUTBOX_WORD_OK,
     OUTBOX_WORD_REFUSED,
@@ -37,7 +37,7 @@ enum outbox_word {
     N_OUTBOX_WORDS /* unknown, from a newer schema */
 };
 
-/* The broker and vhost that the outbox belongs to. */
+/* Broker and vhost that the outbox belongs to. */
 struct inbox_outbox_owner {
     enum outbox_word word; /* ok, refused, busy */
     char broker[256], vhost[256];
@@ -45,17 +45,17 @@ struct inbox_outbox_owner {
 void inbox_ask_outbox_register(struct inbox *i, const char *broker, const char *vhost);
 int inbox_outbox_registered(struct inbox *i, struct inbox_outbox_owner *ret, struct fault *f);
 
-/* lease 0: none is held. want false: the lease is given up. */
+/* lease 0: none is held. want false: the lease is to be given up. */
 struct inbox_outbox_lease {
     enum outbox_word word; /* held, other, free, busy, none */
     int64_t lease, left_ms;
     bool restored, is_paused;
-    char holder[300], paused[256]; /* paused: by which operator, and why */
+    char holder[300], paused[256]; /* paused: the operator and the reason */
 };
 void inbox_ask_outbox_lease(struct inbox *i, int64_t lease, int64_t for_ms, bool want);
 int inbox_outbox_leased(struct inbox *i, struct inbox_outbox_lease *ret, struct fault *f);
 
-/* Has a transaction ended since the batch was read? *ret false: no, so there is nothing to read. It costs the
+/* Has a transaction ended since the batch was read? *ret false: no, so there is nothing to read. This costs the
  * database a fiftieth of an empty poll. */
 void inbox_ask_outbox_look(struct inbox *i, const char *batch);
 int inbox_outbox_looked(struct inbox *i, bool *ret, struct fault *f);
@@ -64,7 +64,7 @@ int inbox_outbox_looked(struct inbox *i, bool *ret, struct fault *f);
 void inbox_ask_outbox_read(struct inbox *i, const char *batch, int64_t after, int n, size_t n_bytes,
                            size_t max_message);
 
-/* Rows that were read: taken, read row by row, then closed. */
+/* Rows that were read: taken, read one by one, then closed. */
 struct inbox_outbox_rows;
 struct inbox_outbox_row {
     int64_t seq, age_ms, body_len;
@@ -72,12 +72,12 @@ struct inbox_outbox_row {
 };
 int inbox_outbox_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f);
 
-/* The parked rows of an exchange, asked for and answered in the same way; `seq` is their number among these. */
+/* Parked rows of an exchange, requested and answered in the same way; `seq` is their number among these. */
 void inbox_ask_outbox_parked_read(struct inbox *i, struct slice exchange, int64_t after, int n,
                                   size_t n_bytes, size_t max_message);
 int inbox_outbox_parked_read(struct inbox *i, struct inbox_outbox_rows **ret, struct fault *f);
 
-/* The exchanges that have parked rows; inbox_outbox_close follows. */
+/* Exchanges that have parked rows; inbox_outbox_close follows. */
 void inbox_ask_outbox_parked(struct inbox *i);
 int inbox_outbox_parked(struct inbox *i, struct inbox_outbox_rows **ret, size_t *ret_n, struct fault *f);
 struct slice inbox_outbox_parked_exchange(const struct inbox_outbox_rows *r, size_t at);
@@ -87,7 +87,7 @@ enum { INBOX_OUTBOX_UNPARK_MAX = 256 };
 void inbox_ask_outbox_unpark(struct inbox *i, int64_t lease, const int64_t *numbers, size_t n);
 int inbox_outbox_unparked(struct inbox *i, enum outbox_word *ret, struct fault *f);
 
-/* False: no position exists. */
+/* False: there is no position. */
 bool inbox_outbox_batch(const struct inbox_outbox_rows *r, struct slice *ret_batch, bool *ret_over);
 size_t inbox_outbox_n(const struct inbox_outbox_rows *r);
 void inbox_outbox_row(const struct inbox_outbox_rows *r, size_t at, struct inbox_outbox_row *ret);

@@ -8,14 +8,14 @@
 struct config_database;
 struct fault;
 
-/* The inbox for `onceward try`: rows of messages that no broker has, under a consumer name that no queue has,
- * and a lock that stops an application in the middle of its work. Blocking, one thread. Every function that
- * takes a fault returns -1 with f. */
+/* The inbox for `onceward try`: rows of messages that no broker has, under a consumer name that no queue has, and a
+ * lock that stops an application in the middle of its work. Blocking, one thread. Every function that takes a fault
+ * returns -1 with f. */
 struct trial;
 
 enum { TRIAL_ID_SIZE = 64, TRIAL_PREFIX_LEN = 13 };
 
-/* Prefix of its consumer names, by which the remains of a killed run are found. */
+/* Prefix of the consumer names, which identifies the remains of a killed run. */
 #define TRIAL_PREFIX "onceward-try."
 
 /* A message and its latest claim. */
@@ -30,14 +30,14 @@ struct trial_claim {
 int trial_open(const struct config_database *c, const char *consumer, bool transaction, struct trial **ret,
                struct fault *f);
 
-/* The messages published since trial_open: see sidecar_try_published. Call it before trial_remove. */
+/* Messages published since trial_open: see sidecar_try_published. Before trial_remove. */
 struct trial_published {
     int64_t n, others, unsent, discarded;
     char ids[512], relay[300]; /* relay: empty if none runs */
 };
 int trial_published(struct trial *t, bool discard, struct trial_published *ret, struct fault *f);
 
-/* Releases the locks and frees. NULL is allowed. */
+/* Releases the locks and frees t. NULL is allowed. */
 void trial_close(struct trial *t);
 
 /* The connection to use: while rows are locked, only TRIAL_HOLDER can change them. */
@@ -57,8 +57,8 @@ int trial_settle(struct trial *t, const struct trial_claim *c, int http_status, 
 
 struct trial_row {
     bool completed; /* committed */
-    bool is_ours;   /* its token is this claim's */
-    bool locked;    /* another transaction has changed the row and is still open */
+    bool is_ours;   /* the token is this claim's */
+    bool locked;    /* another open transaction has changed the row */
 };
 
 /* Reads the row. `locked` costs a second query, and is false without with_lock. */
@@ -71,21 +71,21 @@ int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, 
 /* Counts the sessions that wait for the locks. */
 int trial_waiting(struct trial *t, int *ret, struct fault *f);
 
-/* Has one of the sessions that trial_waiting saw last not yet ended the statement or transaction that touched
- * the inbox? */
+/* Has one of the sessions that trial_waiting saw last not yet ended the statement or transaction that touched the
+ * inbox? */
 int trial_at_work(struct trial *t, bool *ret, struct fault *f);
 
-/* Commits the changes of TRIAL_HOLDER and releases the locks. No-op without locks. */
+/* Commits the changes of TRIAL_HOLDER and releases the locks. Does nothing without locks. */
 int trial_let_go(struct trial *t, struct fault *f);
 
-/* Deletes the unlocked rows of this run. *ret_left: the number of rows left. */
+/* Deletes the unlocked rows of this run. *ret_left: number of rows left. */
 int trial_remove(struct trial *t, int64_t *ret_left, struct fault *f);
 
 /* The application's own tables, observed through a query that counts. */
 struct effects;
 
-/* query returns one number (one column of one row); it may use $1, the message id. It is tried once, in a
- * read-only transaction. */
+/* Opens the query, which returns one number (one column of one row) and may use $1, the message id. It is tried once,
+ * in a read-only transaction. */
 int effects_open(const struct config_database *c, const char *query, struct effects **ret, struct fault *f);
 void effects_close(struct effects *e);
 
