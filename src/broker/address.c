@@ -1,5 +1,5 @@
-/* Takes a broker URL apart. rabbitmq-c's parser is not used: it refuses percent-encoded bytes above 127,
- * hence passwords in UTF-8, and makes an empty path the virtual host "". Pure; any thread. */
+/* Takes a broker URL apart. rabbitmq-c's parser refuses percent-encoded bytes above 127, hence passwords in UTF-8,
+ * and makes an empty path the virtual host "". Pure; any thread. */
 
 #include "broker/address.h"
 
@@ -19,7 +19,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The percent-decoded text; NULL: malformed, or with a NUL inside. */
+/* Decodes percent-encoded text. NULL: malformed, or with a NUL inside. */
 static char *percent_decode(struct slice s)
 {
     char *text = mem_copy(s.data, s.len), *out = text;

@@ -13,7 +13,7 @@ struct address {
     char *vhost; /* "/" when the path is missing or empty */
 };
 
-/* 0, or -1: malformed. The fault never repeats the URL, which may hold a password. */
+/* Parses the URL. 0, or -1: malformed. The fault never repeats the URL, which may hold a password. */
 int address_parse(const char *url, struct address *ret_address, struct fault *f);
 
 void address_deinit(struct address *a);

@@ -1,5 +1,5 @@
-/* The arguments of a queue, learnt from refused declares: see arguments.h. Everything here blocks, with the
- * connect timeout as its deadline, and runs on a helper thread with its own connection. */
+/* The arguments of a queue, learnt from refused declares: see arguments.h. Everything here blocks, with the connect
+ * timeout as its deadline, and runs on a helper thread with its own connection. */
 #include "onceward/broker/arguments.h"
 
 #include "broker/connect.h"
@@ -38,7 +38,7 @@ static bool refusal_read(char *text, struct known *ret, bool *ret_absent)
     char *name = strstr(text, arg), *end = name ? strchr(name + sizeof(arg) - 1, '\'') : NULL, *is = NULL;
 
     for (char *at = end; at && (at = strstr(at, current)); at++)
-        is = at + sizeof(current) - 1; /* the last one, since a queue's name may contain anything */
+        is = at + sizeof(current) - 1; /* the last match, since a queue's name may contain anything */
     if (!is)
         return false;
     *ret = (struct known){0};
@@ -71,7 +71,7 @@ static void known_remove(struct asked *a, const char *name)
             a->known[i--] = a->known[--a->n];
 }
 
-/* False: nothing new was learnt. */
+/* Learns one argument. False: nothing new. */
 static bool learn(struct asked *a, const struct known *k, bool absent)
 {
     bool *flag = !strcmp(k->name, "durable")       ? &a->durable
@@ -120,7 +120,7 @@ static amqp_rpc_reply_t declare(amqp_connection_state_t c, const char *queue, co
     return amqp_get_rpc_reply(c);
 }
 
-/* A refusal closes the channel. */
+/* Opens the channel again, which a refusal closes. */
 static int channel_again(amqp_connection_state_t c, struct fault *f)
 {
     if (amqp_send_method(c, CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD, &(amqp_channel_close_ok_t){0}) < 0 ||
@@ -195,7 +195,7 @@ static int refused(amqp_connection_state_t c, struct asked *a, const amqp_channe
     return refusal_read(text, &k, &absent) && learn(a, &k, absent);
 }
 
-/* Most queues today are quorum queues, so that type is tried first. */
+/* Asks for one queue. Most queues today are quorum queues, so that type is tried first. */
 static int ask(amqp_connection_state_t c, const char *queue, struct arguments_found *ret, struct fault *f)
 {
     struct asked a = {.durable = true, .known = {{"x-queue-type", "quorum", "longstr"}}, .n = 1};
@@ -309,7 +309,7 @@ const char *broker_arguments_order_unread(int limit, bool holds_dead)
     return limit_refusal(limit, holds_dead);
 }
 
-/* --- its connection --- */
+/* --- connections --- */
 
 struct job *arguments_start(const struct config_broker *c, const char *vhost,
                             const struct broker_queue *queues, size_t n, const char *instance,
@@ -330,7 +330,7 @@ struct job *arguments_start(const struct config_broker *c, const char *vhost,
     return job;
 }
 
-/* The connection ends with the attempt: it carried only questions. */
+/* Takes the attempt's result. The connection carried only questions, and ends with the attempt. */
 static int take(struct attempt *a, struct arguments_found **ret, size_t *ret_n, struct fault *f)
 {
     int r = 0;

@@ -1,9 +1,9 @@
 /* A connection for the queues of a virtual host: its start, its end, and information that needs no method.
  *
- * Invariants: after wire.is_lost nothing is sent or read. Only frames.c reads, and every write goes to
- * wire.out. An event that is not returned at once waits in `events`; before that, events of a channel wait in
- * its `held` while the kind of its queue is asked for. `numbers` has the user of each AMQP channel number; a
- * channel that does not answer loses its number and gets another one. */
+ * Invariants: after wire.is_lost nothing is sent or read. Only frames.c reads, and every write goes to wire.out. An
+ * event that is not returned at once waits in `events`; before that, events of a channel wait in its `held` while the
+ * kind of its queue is asked for. `numbers` has the user of each AMQP channel number; a channel that does not answer
+ * loses its number and gets another one. */
 
 #include "broker/connect.h"
 #include "broker/internal.h"
@@ -44,8 +44,8 @@ static void queue_add(struct broker *b, size_t i, struct broker_queue *q)
     c->queue = (char *)(uintptr_t)q->name;
     c->queue_number = q->number;
     c->timeout_ms = q->timeout_ms;
-    c->kind = q->kind == BROKER_KIND_STREAM ? BROKER_KIND_UNKNOWN : q->kind; /* a former stream is checked
-                                                                                again */
+    c->kind =
+        q->kind == BROKER_KIND_STREAM ? BROKER_KIND_UNKNOWN : q->kind; /* a former stream is checked again */
     c->kind_ms = clock_ms();
     q->name = NULL;
     channel_init(b, c, (uint16_t)(i + 1));
@@ -61,7 +61,7 @@ static size_t numbers_max(const struct queue_list *l)
     return n;
 }
 
-/* Takes the parts of the attempt. */
+/* Makes a broker from the parts of the attempt. */
 static struct broker *broker_new(struct attempt *a, size_t n_channels)
 {
     struct broker *b = mem_zalloc(1, sizeof(*b));

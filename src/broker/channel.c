@@ -1,10 +1,10 @@
-/* Opening and closing of channels. Every channel except a stream's is opened again automatically. Each
- * opening of a queue's channel is a generation; tags of an older one are refused, and frames that still
- * arrive for a closing channel are dropped.
+/* Opening and closing of channels. Every channel except a stream's is opened again automatically. Each opening of a
+ * queue's channel is a generation; tags of an older one are refused, and frames that still arrive for a closing channel
+ * are dropped.
  *
- * A channel that the broker blocks on its queue answers nothing, not even a close, while the connection and
- * the other channels work. Such a number is left to the broker, and the queue gets a channel under another
- * one; the old number is free again once the broker has answered after all. */
+ * A channel that the broker blocks on its queue answers nothing, not even a close, while the connection and the other
+ * channels work. The queue then gets a channel under another number. The old number is free again once the broker has
+ * answered after all. */
 
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
@@ -23,7 +23,7 @@ static uint64_t generation_next(uint16_t number)
     return (atomic_fetch_add(&last, 1) + 1) << GENERATION_SHIFT | number;
 }
 
-/* The channel that may have that generation; NULL: none. */
+/* Finds the channel that may have that generation. NULL: none. */
 struct channel *channel_of_generation(const struct broker *b, uint64_t generation)
 {
     size_t number = generation & (((uint64_t)1 << GENERATION_SHIFT) - 1);

@@ -1,4 +1,4 @@
-/* Checks of a queue, made once, for commands, which may block, on the same kind of connection as for consuming. */
+/* Single checks of a queue, for commands, which may block, on the same kind of connection as for consuming. */
 
 #include "broker/connect.h"
 #include "broker/internal.h"

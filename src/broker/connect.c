@@ -1,7 +1,6 @@
-/* From a URL to a connection that is logged in. All functions here block and run on a helper thread, which
- * owns its data; the loop never waits for it. One deadline covers everything. Each address of the broker gets
- * a share of the remaining time, so that an address that swallows packets does not keep Onceward from trying
- * the others. */
+/* From a URL to a connection that is logged in. All functions here block and run on a helper thread, which owns its
+ * data; the loop never waits for it. One deadline covers everything. Each address of the broker gets a share of the
+ * remaining time, so that an address that swallows packets does not keep Onceward from trying the others. */
 
 #include "broker/connect.h"
 
@@ -64,7 +63,7 @@ static bool names_are_good(const char *vhost, const struct broker_queue *queues,
     return !vhost || strlen(vhost) <= SHORT_MAX;
 }
 
-/* The connection's name, shown to the broker's operators. */
+/* Name of the connection, for the broker's operators. */
 static char *connection_name(enum purpose purpose, const struct broker_queue *queues, size_t n,
                              const char *instance)
 {
@@ -184,7 +183,7 @@ static struct timeval timeval_of(int64_t ms)
     return (struct timeval){.tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000};
 }
 
-/* A connected, non-blocking socket; or -1 and errno. The library's own function does not return errno. */
+/* Connects a non-blocking socket. -1: errno, which the library's own function does not return. */
 static int socket_connect(const struct addrinfo *to, int64_t timeout_ms)
 {
     int one = 1, error = 0;

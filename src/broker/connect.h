@@ -6,8 +6,8 @@
 #include "onceward/broker/broker.h"
 #include "onceward/config/config.h"
 
-/* TO_RELAY, TO_RENEW: to publish from the loop, which answers heartbeats. TO_ASK: only to read the arguments
- * of queues. */
+/* TO_RELAY, TO_RENEW: to publish from the loop, which answers heartbeats. TO_ASK: only to read the arguments of
+ * queues. */
 enum purpose { TO_CONSUME, TO_PUBLISH, TO_RELAY, TO_RENEW, TO_ASK };
 
 /* Queues to be consumed, with their names. */
@@ -20,7 +20,7 @@ struct queue_list {
 typedef int arguments_fn(amqp_connection_state_t c, const struct queue_list *queues, int64_t deadline_ms,
                          struct arguments_found *ret, struct fault *f);
 
-/* The settings of a connection, copied, because the thread that connects may outlive its caller. */
+/* Settings of a connection, copied, because the thread that connects may outlive its caller. */
 struct target {
     enum purpose purpose;
     arguments_fn *ask; /* for TO_ASK */
@@ -32,7 +32,7 @@ struct target {
     char *name;               /* the connection's name, for the broker's operators */
 };
 
-/* NULL: f says what is wrong with the settings. vhost may be NULL. */
+/* NULL: f says why the settings are refused. vhost may be NULL. */
 struct target *target_new(enum purpose purpose, const struct config_broker *c, const char *vhost,
                           const struct broker_queue *queues, size_t n_queues, const char *instance,
                           struct fault *f);

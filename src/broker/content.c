@@ -1,6 +1,5 @@
-/* Assembles a message from its frames. On its channel they arrive without a gap: method, header, bodies.
- * Frames of other channels may come between. Each frame is copied before the next is read, so a message is
- * never held twice. */
+/* Assembles a message from its frames. On one channel they arrive without a gap: method, header, bodies. Frames of
+ * other channels may arrive between. Each frame is copied before the next is read, so a message is never held twice. */
 
 #include "broker/internal.h"
 #include "core/field_text.h"
@@ -9,7 +8,7 @@
 
 #include <string.h>
 
-/* 1: ev is filled. 0: the event is queued. */
+/* Ends a message. 1: ev is filled. 0: the event is queued. */
 static int content_done(struct broker *b, struct channel *c, struct broker_event *ev)
 {
     struct content done = c->content;
@@ -45,8 +44,8 @@ static bool fits(const struct channel *c, struct broker_room room, const struct 
     return t->copy.body_len <= room.body && t->copy.n_bytes <= room.whole;
 }
 
-/* The headers come first, in one frame. They are decoded before the room is checked: a frame is small, and
- * its decoded form is at most some forty times as large. */
+/* Begins a message with its headers, which come first, in one frame. They are decoded before the room is checked: a
+ * frame is small, and its decoded form is at most some forty times as large. */
 static void message_begin(struct broker *b, struct channel *c, struct slice properties, broker_room_fn *room,
                           void *context)
 {

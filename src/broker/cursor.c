@@ -4,7 +4,7 @@
 
 #include "onceward/core/message.h"
 
-/* Bytes of a value of fixed size; -1: the size varies, or AMQP has no such kind. */
+/* Number of bytes of a value of fixed size; -1: the size varies, or AMQP has no such kind. */
 static int fixed_size(char kind)
 {
     switch ((enum field_kind)kind) {

@@ -25,7 +25,7 @@ static inline bool cursor_skip(struct cursor *c, size_t n)
     return true;
 }
 
-/* A big-endian number of n bytes, at most 8. */
+/* Takes a big-endian number of n bytes, at most 8. */
 static inline bool number_take(struct cursor *c, size_t n, uint64_t *ret)
 {
     const char *at = c->at;
@@ -39,7 +39,7 @@ static inline bool number_take(struct cursor *c, size_t n, uint64_t *ret)
     return true;
 }
 
-/* Bytes with a length prefix of `size` bytes: 1 in a short string, 4 everywhere else. */
+/* Takes bytes with a length prefix of `size` bytes: 1 in a short string, 4 everywhere else. */
 static inline bool bytes_take(struct cursor *c, size_t size, struct slice *ret)
 {
     uint64_t len;

@@ -1,7 +1,6 @@
-/* Decodes a content header to properties and headers without rabbitmq-c. Depending on its version, the
- * library recurses into tables of any depth or closes the connection over them, and it needs memory of its
- * own for each channel. The bytes are copied once, as a whole; the message's texts point into that copy.
- * Pure. */
+/* Decodes a content header to properties and headers without rabbitmq-c. Depending on its version, the library
+ * recurses into tables of any depth or closes the connection over them, and it needs memory of its own for each
+ * channel. The bytes are copied once, as a whole; the message's texts point into that copy. Pure. */
 
 #include "onceward/broker/decode.h"
 
@@ -59,7 +58,7 @@ static void fixed_decode(struct slice value, struct field *out)
     }
 }
 
-/* out is zeroed, except for its name. */
+/* Decodes a value. out is zeroed, except for its name. */
 static bool value_decode(struct message *m, struct cursor *c, int depth, struct field *out)
 {
     struct slice value;
@@ -97,7 +96,7 @@ static size_t list_count(struct slice list, bool has_names)
     return n;
 }
 
-/* The items of an array, or of a table. */
+/* Decodes the items of an array, or of a table. */
 static bool list_decode(struct message *m, struct slice list, bool has_names, int depth, struct field **ret,
                         size_t *ret_n)
 {

@@ -32,7 +32,7 @@ static bool headers_edit(struct buf *out, struct slice table)
     return true;
 }
 
-/* The value of the property with that bit, including its length prefix if it has one. */
+/* Cuts the value of the property with that bit, including its length prefix if it has one. */
 static bool value_cut(struct cursor *c, int bit, struct slice *ret)
 {
     const char *from = c->at;
@@ -49,7 +49,7 @@ static bool value_cut(struct cursor *c, int bit, struct slice *ret)
     return ok;
 }
 
-/* The user of the publishing connection, and whether the message keeps its expiration. */
+/* User of the publishing connection; does the message keep its expiration? */
 struct journey {
     struct slice user;
     bool keeps_expiration;

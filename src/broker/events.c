@@ -62,7 +62,7 @@ struct channel *channel_of_queue(const struct broker *b, uint32_t queue)
     return b->by_queue[queue];
 }
 
-/* --- content of a channel --- */
+/* --- the message that a channel receives --- */
 
 void content_drop(struct content *c)
 {

@@ -23,7 +23,7 @@ enum {
     BIT_MORE = 0, /* another word of flags follows; class basic never sets it */
 };
 
-/* The property whose value is a short string, or -1: the bit has another type. */
+/* Property whose value is a short string; -1: the bit has another type. */
 static inline int property_of_bit(int bit)
 {
     switch (bit) {

@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { N_FRAMES_MAX = 128 }; /* read without an event before other descriptors get their turn */
+enum { N_FRAMES_MAX = 128 }; /* frames read without an event before other descriptors get their turn */
 
 /* The caller's function for the room of a message, and its context. */
 struct asking {
@@ -23,8 +23,8 @@ static void on_cancelled(struct broker *b, struct channel *c, const amqp_basic_c
     struct broker_event *ev = event_add_held(b, c, BROKER_CANCELLED);
     ev->copy.consumer = consumer_of_tag(m->consumer_tag);
     ev->fault = why;
-    /* Older brokers close the connection when a client answers a cancel; newer ones expect an answer. A new
-     * channel suits both. */
+    /* Older brokers close the connection when a client answers a cancel; newer ones expect an answer. A new channel
+     * suits both. */
     channel_give_up(b, c, BROKER_REASON_CANCELLED, &why);
 }
 
@@ -156,7 +156,7 @@ static int on_frame(struct broker *b, const amqp_frame_t *frame, const struct as
         return frame->frame_type == AMQP_FRAME_METHOD ? on_connection_method(b, &frame->payload.method, f)
                                                       : 0;
     if (frame->channel >= b->n_numbers || b->closing > CLOSE_CHANNELS_SENT)
-        return 0; /* no frame may be sent after the connection's end */
+        return 0; /* no frame may follow the connection's end */
     struct number *n = &b->numbers[frame->channel];
     if (!n->user)
         number_frame(b, n, frame->channel, frame);

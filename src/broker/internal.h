@@ -2,7 +2,8 @@
 
 /* Private to the connection:
  *
- *   broker.c     creates and frees it, its queue of events, its state
+ *   broker.c     its start, its end, its state
+ *   events.c     its queue of events, and shared functions
  *   methods.c    methods that the caller sends
  *   frames.c     frames from the broker, and broker_next
  *   content.c    assembles messages from their frames
@@ -21,9 +22,9 @@ enum {
     FLUSH_AT = 16 * 1024, /* pending bytes that trigger a flush */
     CHANNELS_SPARE = 32,  /* for channels whose close is not answered */
     QUESTION_MS = 5000,   /* time for the answer to a question */
-    KIND_OLD_MS = 600000, /* minimum time before a doubt about a known kind is asked again */
+    KIND_OLD_MS = 600000, /* minimum time before a known kind that is in doubt is asked for again */
     SILENCE_MS = 2000,    /* silence of a consumer although messages are ready */
-    REFUSED_MS = 600000,  /* or the depth of a queue that the user may not ask about */
+    REFUSED_MS = 600000,  /* the same for the depth of a queue that the user may not ask for */
 };
 
 enum channel_state {
@@ -61,24 +62,24 @@ enum question { QUESTION_NONE, QUESTION_WANTED, QUESTION_ASKED };
 
 /* A channel and its queue; the channel for questions has none. */
 struct channel {
-    uint16_t number; /* AMQP's number; changes when a number is abandoned */
+    uint16_t number; /* AMQP's number; another one when a number is abandoned */
     enum channel_state state;
     bool stays_shut; /* not opened again: the queue is a stream */
     uint64_t generation;
-    int64_t asked_ms; /* when close or open was sent */
+    int64_t asked_ms; /* time of the close or open */
     struct content content;
     int64_t consuming_ms; /* start of the first consumer of this opening; 0: none */
     bool has_delivered;   /* since the channel was opened */
 
     char *queue;
-    uint32_t queue_number; /* the caller's number */
-    int64_t timeout_ms;    /* for its consumers; 0: the broker's, or it has refused another one */
+    uint32_t queue_number; /* number that the caller uses */
+    int64_t timeout_ms;    /* for the consumers; 0: the broker's timeout, or another one was refused */
 
     enum question depth, kind_asked;
     enum broker_kind kind;
-    int64_t kind_ms;       /* when the kind was learnt */
-    int64_t refused_ms;    /* when its depth was refused to the user; 0: never */
-    uint16_t n_unanswered; /* channels abandoned over questions about it that have not ended */
+    int64_t kind_ms;       /* time of the latest answer about the kind */
+    int64_t refused_ms;    /* time of the refusal of the depth to the user; 0: never */
+    uint16_t n_unanswered; /* channels abandoned over questions about this queue that have not ended */
 
     /* Events that wait while the kind is asked for. */
     struct event_queue held;
@@ -91,14 +92,14 @@ struct channel {
 /* An AMQP channel number: free, used, or abandoned and not ended yet. */
 struct number {
     struct channel *user;
-    struct channel *given_up_for; /* the channel whose close, or whose queue's question, was not answered */
+    struct channel *given_up_for; /* channel whose close, or whose queue's question, was not answered */
     bool over_question;
 };
 
 /* A consumer's argument, in milliseconds. */
 #define TIMEOUT_ARGUMENT "x-consumer-timeout"
 
-/* Beginning of a fault's text. */
+/* Beginning of the text of a fault. */
 #define CLOSED_CHANNEL "the broker closed the channel"
 
 /* Questions in flight, in the order of their answers. */
@@ -107,11 +108,11 @@ struct asked {
     bool is_kind;
 };
 
-/* Closing goes in steps, so that the latest acks count. When a quorum queue's channel is closed, it drops
- * acks that it has not passed on yet (https://github.com/rabbitmq/rabbitmq-server/issues/10327), and nothing
- * shows when it has: so Onceward lingers. And every channel drops unprocessed methods when its connection is
- * closed: so Onceward waits for the answers to channel.close. A lost ack only leads to a redelivery, but that
- * would count against its message. */
+/* Closing goes in steps, so that the latest acks count. When a quorum queue's channel is closed, the broker drops
+ * acks that it has not passed on yet (https://github.com/rabbitmq/rabbitmq-server/issues/10327), and nothing shows
+ * when all are passed on: so Onceward lingers. Every channel drops unprocessed methods when its connection is closed:
+ * so Onceward waits for the answers to channel.close. A lost ack only leads to a redelivery, but that would count
+ * against its message. */
 enum close_state { CLOSE_NO, CLOSE_LINGERING, CLOSE_CHANNELS_SENT, CLOSE_SENT, CLOSE_DONE };
 
 struct broker {
@@ -127,10 +128,10 @@ struct broker {
     struct event_queue events;
     struct asked *asked; /* has room for two per queue */
     size_t n_asked;
-    int64_t answered_ms; /* when the first of them became the first */
+    int64_t answered_ms; /* time at which the first of them became the first */
     size_t n_wanted;     /* questions not sent yet */
     enum close_state closing;
-    int64_t closing_ms; /* when channel.close was sent */
+    int64_t closing_ms; /* time of channel.close */
     uint64_t unique;    /* unique to this connection: part of its consumer tags */
     uint64_t filling;   /* counter of the output buffer's fillings: increased when it becomes empty */
 };
@@ -143,14 +144,14 @@ struct broker_event *event_add(struct event_queue *q, const struct channel *c, e
 /* The same, but the event waits while the kind of c's queue is asked for. */
 struct broker_event *event_add_held(struct broker *b, struct channel *c, enum broker_event_kind kind);
 
-/* Empties everything except the fault's memory. c NULL: of the connection. */
+/* Empties everything except the fault's memory. c NULL: an event of the connection. */
 void event_init(struct broker_event *ev, const struct channel *c, enum broker_event_kind kind);
 
 /* True: *ev is the first event, removed. */
 bool event_take(struct event_queue *q, struct broker_event *ev);
 void events_free(struct event_queue *q);
 
-/* The channel of the queue with the caller's number, which must exist. */
+/* Channel of the queue with the caller's number, which must exist. */
 struct channel *channel_of_queue(const struct broker *b, uint32_t queue);
 
 /* Do c's events wait? */
@@ -186,7 +187,7 @@ int content_body(struct broker *b, struct channel *c, const amqp_frame_t *frame,
 
 /* --- methods.c --- */
 
-/* The number given to broker_consume; 0 for a foreign tag. */
+/* Number given to broker_consume; 0 for a foreign tag. */
 uint32_t consumer_of_tag(amqp_bytes_t tag);
 
 /* --- channel.c --- */
@@ -195,7 +196,7 @@ uint32_t consumer_of_tag(amqp_bytes_t tag);
 void channel_init(struct broker *b, struct channel *c, uint16_t number);
 void channel_open_again(struct broker *b, struct channel *c);
 
-/* The channel that may have that generation; NULL: none. */
+/* Finds the channel that may have that generation. NULL: none. */
 struct channel *channel_of_generation(const struct broker *b, uint64_t generation);
 
 /* Closes a queue's channel from this side and voids its tags. */
@@ -207,7 +208,7 @@ void channel_unshut(struct broker *b, struct channel *c);
 /* Like channel_give_up for the channel for questions, which loses only those. */
 void channel_renew(struct broker *b, struct channel *c);
 
-/* Leaves its number to the broker, and opens it under another one. False: no number is free. */
+/* Leaves the channel's number to the broker, and opens it under another one. False: no number is free. */
 bool channel_move(struct broker *b, struct channel *c, struct channel *given_up_for, bool over_question);
 
 /* Handles a frame for an abandoned number. */
@@ -230,7 +231,7 @@ void questions_send(struct broker *b);
 /* Handles a method on that channel. */
 void questions_method(struct broker *b, const amqp_method_t *m);
 
-/* The broker closes the channel, which answers the first question. Call it before channel_closed. */
+/* The broker closes the channel, which answers the first question. Before channel_closed. */
 void questions_refused(struct broker *b, const amqp_channel_close_t *m);
 
 /* Abandons overdue questions, and checks streams again. 0, or -1: lost. */

@@ -1,7 +1,7 @@
 #pragma once
 
-/* The headers of rabbitmq-c, in one place: version 0.12 moved them into a folder of their own. Only
- * src/broker includes this. */
+/* The headers of rabbitmq-c, in one place: version 0.12 moved them into a folder of their own. Only src/broker
+ * includes this file. */
 
 #if __has_include(<rabbitmq-c/amqp.h>)
 #include <rabbitmq-c/amqp.h>

@@ -1,9 +1,8 @@
-/* Sends the caller's methods. All are appended to one output buffer in the order of the calls. Acks stay
- * there until broker_flush (or 16 KiB of them, or until there is nothing to read); other methods are sent at
- * once.
+/* Sends the caller's methods. All are appended to one output buffer in the order of the calls. Acks stay there until
+ * broker_flush (or 16 KiB of them, or until there is nothing to read); other methods are sent at once.
  *
- * The buffer is fair and bounded: until it is empty again each queue may fill a share of it, so that a queue
- * with many methods does not hold up the others while the broker reads slowly. */
+ * The buffer is fair and bounded: until it is empty again each queue may fill a share of it, so that a queue with many
+ * methods does not delay the others while the broker reads slowly. */
 
 #include "broker/internal.h"
 
@@ -34,10 +33,10 @@ uint32_t consumer_of_tag(amqp_bytes_t tag)
 
 /* Writes the tag into a buffer of the caller.
  *
- * The tag has a part that no other connection ever had. A quorum queue identifies a consumer by its tag and
- * its channel's process, and after a restart of the node the numbers of processes start again. An earlier
- * consumer with the same two, which the queue has not removed yet, would be taken for this one; then acks
- * would silently apply to the messages of the old one. */
+ * The tag has a part that no other connection ever had. A quorum queue identifies a consumer by its tag and its
+ * channel's process, and after a restart of the node the numbers of processes start again. The queue would take an
+ * earlier consumer with the same two for this one, if it has not removed that yet; then acks would silently apply to
+ * the messages of the old one. */
 static amqp_bytes_t tag_of_consumer(const struct broker *b, uint32_t consumer, char text[TAG_SIZE])
 {
     int len = snprintf(text, TAG_SIZE, "%s%u.%016" PRIx64, tag_prefix, consumer, b->unique);
@@ -45,7 +44,7 @@ static amqp_bytes_t tag_of_consumer(const struct broker *b, uint32_t consumer, c
     return (amqp_bytes_t){(size_t)len, text};
 }
 
-/* Counts the bytes appended since the buffer had that length for the queue. */
+/* Counts the bytes for the queue that were appended since the buffer had that length. */
 static void written(struct broker *b, struct channel *c, size_t len_before)
 {
     if (c->written_in != b->filling)
@@ -54,14 +53,14 @@ static void written(struct broker *b, struct channel *c, size_t len_before)
     c->n_written += b->wire.out.len - len_before;
 }
 
-/* The queue's channel, or NULL while nothing can be sent on it. */
+/* Channel of the queue, or NULL while nothing can be sent on it. */
 static struct channel *open_channel(const struct broker *b, uint32_t queue)
 {
     return broker_channel_is_open(b, queue) ? channel_of_queue(b, queue) : NULL;
 }
 
-/* RabbitMQ 4.3 is the first version whose quorum queues have a timeout per consumer. Classic queues refuse
- * the argument from 4.3.2 on. */
+/* Does the broker accept a timeout per consumer on this queue? Quorum queues do from RabbitMQ 4.3 on. Classic queues
+ * refuse the argument from 4.3.2 on. */
 static bool takes_timeout(const struct broker *b, const struct channel *c)
 {
     char *rest;

@@ -1,7 +1,8 @@
-/* Publishing with confirms, for commands, which may block: the sender of the loop, with a deadline for every wait. One thread.
+/* Publishing with confirms, for commands, which may block: the sender of the loop, with a deadline for every wait. One
+ * thread.
  *
- * Confirms come in any order; the count covers the confirmed messages from the first one on without a gap. A
- * message without a queue is returned before its confirm: from then on no message counts as confirmed. */
+ * Confirms come in any order; the count covers the confirmed messages from the first one on without a gap. A message
+ * without a queue is returned before its confirm: from then on no message counts as confirmed. */
 
 #include "onceward/broker/publisher.h"
 
@@ -45,7 +46,7 @@ int publisher_open(const struct config_broker *c, const char *vhost, const char 
     return 0;
 }
 
-/* The broker's last answer about a message counts. */
+/* Takes a confirm or nack. The broker's last answer about a message counts. */
 static void on_settled(struct publisher *p, uint64_t tag, bool multiple, bool refused)
 {
     uint64_t last = tag && tag < p->n_published ? tag : p->n_published;
@@ -166,7 +167,7 @@ static int header_build(const struct publisher *p, const struct message *m, stru
     return r;
 }
 
-/* Each confirm extends the deadline. */
+/* Waits for confirms. Each one extends the deadline. */
 int publisher_settle(struct publisher *p, size_t n, struct fault *f)
 {
     int64_t deadline_ms = clock_ms() + p->timeout_ms;
@@ -191,7 +192,7 @@ uint64_t publisher_confirmed(const struct publisher *p)
     return p->is_returned ? p->n_routed : p->n_settled;
 }
 
-/* The destination of a message. */
+/* Destination of a message. */
 struct address_of {
     struct slice exchange, routing_key;
 };

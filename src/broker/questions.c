@@ -1,17 +1,16 @@
 /* The channel for questions: the depth of a queue, and its kind.
  *
- * Depths are asked by passive declares. Those of many queues are sent together and answered in order. For a
- * missing queue the broker closes the channel: that answers the first question, and the later ones are asked
- * again.
+ * Depths are asked for by passive declares. Those of many queues are sent together and answered in order. For a missing
+ * queue the broker closes the channel: that answers the first question, and the later ones are repeated.
  *
- * AMQP has no question for a queue's kind. But classic and quorum queues refuse basic.consume with an
- * argument for streams, and name their kind in the refusal. A stream refuses it for another reason, since the
- * channel has no prefetch. No message or consumer is touched. Each answer closes the channel and writes a
- * line into the broker's log, so the kind is asked only when it matters, one queue at a time.
+ * AMQP has no question for a queue's kind. But classic and quorum queues refuse basic.consume with an argument for
+ * streams, and name their kind in the refusal. A stream refuses it for another reason, since the channel has no
+ * prefetch. No message or consumer is touched. Each answer closes the channel and writes a line into the broker's
+ * log, so the kind is asked for only when it matters, one queue at a time.
  *
- * The broker's channel blocks on the queue that a question is about. When that queue does not answer, the
- * channel is abandoned and the other questions move to a new one. No further question about that queue is
- * sent before the old channel has ended. */
+ * The broker's channel blocks on the queue that a question is about. When that queue does not answer, the channel is
+ * abandoned and the other questions move to a new one. No further question about that queue is sent before the old
+ * channel has ended. */
 
 #include "broker/internal.h"
 #include "onceward/base/clock.h"
@@ -152,7 +151,8 @@ static bool ends_with(struct slice s, struct slice end)
     return s.len >= end.len && !memcmp(s.data + s.len - end.len, end.data, end.len);
 }
 
-/* A queue's name may contain anything, so only the beginning and the end of the sentence are compared. */
+/* Reads the kind from a refusal. A queue's name may contain anything, so only the beginning and the end of the
+ * sentence are compared. */
 static enum broker_kind kind_of_refusal(const amqp_channel_close_t *m)
 {
     struct slice text = slice_of_bytes(m->reply_text);
@@ -206,8 +206,8 @@ static void kind_ask(struct broker *b, struct channel *c)
     questions_send(b);
 }
 
-/* A stream does not deliver messages that are older than its consumer, so a silent consumer may be one of a
- * stream. */
+/* Asks for the kind of a silent consumer's queue: a stream does not deliver messages that are older than its
+ * consumer. */
 static void silence_doubt(struct broker *b, struct channel *c)
 {
     bool is_silent = c->consuming_ms && !c->has_delivered && clock_ms() - c->consuming_ms >= SILENCE_MS;
@@ -231,7 +231,7 @@ static void on_declare_ok(struct broker *b, const amqp_queue_declare_ok_t *ok)
     questions_send(b);
 }
 
-/* Only a stream accepts such a consumer, and only when the broker's configuration gives channels a prefetch. */
+/* A stream accepts such a consumer, if the broker's configuration gives channels a prefetch; other queues never do. */
 static void on_consume_ok(struct broker *b)
 {
     if (b->n_asked == 0 || !b->asked[0].is_kind)
@@ -253,7 +253,7 @@ void questions_method(struct broker *b, const amqp_method_t *m)
 
 /* --- no answer --- */
 
-/* Another queue may have replaced the stream. */
+/* Checks former streams again: another queue may have taken the name. */
 static void streams_look(struct broker *b)
 {
     for (size_t i = 0; i < b->n_queues; i++) {
@@ -292,7 +292,7 @@ int questions_tick(struct broker *b, struct fault *f)
 
 /* --- asking --- */
 
-/* Answers at once when the answer is known without asking. */
+/* Answers a question without asking, if the answer is known. */
 static bool depth_is_refused(struct broker *b, struct channel *c)
 {
     struct fault why = {0};

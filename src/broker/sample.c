@@ -1,5 +1,5 @@
-/* Reads one message of a queue for a command: basic.get, then requeue. One thread; may block, each time with
- * a deadline. */
+/* Reads one message of a queue for a command: basic.get, then requeue. One thread; may block, each time with a
+ * deadline. */
 
 #include "broker/connect.h"
 #include "onceward/base/clock.h"
@@ -136,7 +136,7 @@ static int pump(struct sample *s, enum sample_state wanted, int64_t timeout_ms, 
     return 0;
 }
 
-/* The answer to the close proves that the broker has processed the requeue before it. */
+/* Closes a channel or connection. The answer to the close proves that the broker has processed the requeue before it. */
 static int close_properly(struct sample *s, uint16_t channel, amqp_method_number_t id, void *method,
                           int64_t timeout_ms, struct fault *f)
 {

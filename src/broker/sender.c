@@ -1,8 +1,8 @@
-/* Publishing with confirms, for the loop. See sender.h for why it has a connection of its own.
+/* Publishing with confirms, for the loop. sender.h has the reason for a connection of its own.
  *
- * Invariants: after wire.is_lost nothing is sent or read. A body goes into the output buffer piece by piece,
- * so that a large one is not held twice; no other message begins before its last piece. While the channel is
- * not open, only the methods that open it are sent. */
+ * Invariants: after wire.is_lost nothing is sent or read. The part of a body that does not fit into the output buffer
+ * is copied, and follows piece by piece; no other message begins before its last piece. While the channel is not
+ * open, only the methods that open it are sent. */
 
 #include "onceward/broker/sender.h"
 
@@ -27,7 +27,7 @@ enum {
     HEADER_AROUND = 12, /* class, weight and body size */
     CLASS_BASIC = 60,
     SHORT_MAX = 255,
-    N_FRAMES_MAX = 256, /* read without an event before other descriptors get their turn */
+    N_FRAMES_MAX = 256, /* frames read without an event before other descriptors get their turn */
 };
 
 enum channel_state { OPENING, SELECTING, OPEN };
@@ -296,8 +296,9 @@ static int on_content(struct sender *s, const amqp_frame_t *frame, struct sender
     if (frame->frame_type == AMQP_FRAME_HEADER) {
         r->has_header = true;
         r->body_len = r->n_left = frame->payload.properties.body_size;
-        message_decode(r->message, slice_of_bytes(frame->payload.properties.raw)); /* cannot fail: it is one
-                                                                                      of our own messages */
+        message_decode(
+            r->message,
+            slice_of_bytes(frame->payload.properties.raw)); /* cannot fail for one of our own messages */
     } else if (frame->payload.body_fragment.len > r->n_left) {
         return broken(s, f, "a body longer than its header says");
     } else {
@@ -325,7 +326,7 @@ int sender_next(struct sender *s, struct sender_event *ev, struct fault *f)
     int r;
 
     if (s->returned.message && s->returned.has_header && !s->returned.n_left)
-        returned_drop(s); /* reported already */
+        returned_drop(s); /* already reported */
     *ev = (struct sender_event){.kind = SENDER_NOTHING};
     for (int n = 0; n < N_FRAMES_MAX; n++) {
         r = wire_read(&s->wire, &frame, f);

@@ -13,7 +13,7 @@ struct tls {
     amqp_socket_t *socket;
     const char *host; /* name that the certificate must have */
     bool host_is_ip;
-    struct ssl_st *ssl; /* the latest attempt's */
+    struct ssl_st *ssl; /* of the latest attempt */
     char error[256];    /* why the certificate was refused; empty: it was not */
 };
 
@@ -22,7 +22,7 @@ struct tls {
 int tls_start(struct tls *t, amqp_connection_state_t connection, const char *host, const struct config_tls *c,
               struct fault *f);
 
-/* Why opening failed, in words; NULL: not because of TLS. Valid until the next attempt. */
+/* Reason why opening failed, in readable form. NULL: not because of TLS. Valid until the next attempt. */
 const char *tls_error(struct tls *t);
 
 /* Removes the hooks from an established connection and returns its session. */

@@ -1,4 +1,4 @@
-/* Frames in and out of one connection. See wire.h for why they bypass rabbitmq-c. One thread at a time. */
+/* Frames in and out of one connection. wire.h has the reason why they bypass rabbitmq-c. One thread at a time. */
 
 #include "broker/wire.h"
 
@@ -20,11 +20,11 @@
 enum {
     METHOD_MAX = 2048,    /* our largest method: three short strings and an empty table */
     RECORD_MAX = 16384,   /* a TLS record */
-    KEEP_MAX = 64 * 1024, /* an empty buffer's memory */
+    KEEP_MAX = 64 * 1024, /* memory kept for an empty buffer */
     FRAME_HEAD = 7,       /* type, channel, length */
     FRAME_AROUND = FRAME_HEAD + 1,
-    RECEIVE_MIN = 16 * 1024, /* room for one call, at least */
-    PAYLOAD_OF_METHOD = 4,   /* at least: the method's number */
+    RECEIVE_MIN = 16 * 1024, /* least room for one call */
+    PAYLOAD_OF_METHOD = 4,   /* least size: the method's number */
     PAYLOAD_OF_HEADER = 14,  /* class, weight, body size, flags */
     PROPERTIES_AT = 12,      /* offset in the payload */
     POOL_PAGE = 4096,
@@ -91,7 +91,7 @@ void wire_put_frame(struct wire *w, uint8_t type, uint16_t channel, struct slice
     buf_add_char(&w->out, (char)AMQP_FRAME_END);
 }
 
-/* Bytes written; 0: the socket is full; -1: lost. */
+/* Number of bytes written; 0: the socket is full; -1: lost. */
 static ssize_t write_some(struct wire *w, const char *data, size_t len, struct fault *f)
 {
     if (!w->ssl) {
@@ -100,8 +100,7 @@ static ssize_t write_some(struct wire *w, const char *data, size_t len, struct f
             return n < 0 ? 0 : n;
         return fault_set(f, "sending to the broker: %s", strerror(errno));
     }
-    /* After WANT_WRITE, OpenSSL requires the same bytes again, at least as many. The pending bytes only grow,
-     * so that holds. */
+    /* After WANT_WRITE, OpenSSL requires at least the same bytes again. The pending bytes only grow, so that holds. */
     ERR_clear_error();
     int n = SSL_write(w->ssl, data, (int)(len < RECORD_MAX ? len : RECORD_MAX));
     if (n > 0)
@@ -147,7 +146,7 @@ int wire_flush(struct wire *w, struct fault *f)
     return 0;
 }
 
-/* The length that the first frame announces; 0: not received yet. */
+/* Length that the first frame announces; 0: not received yet. */
 static size_t frame_announced(const struct wire *w)
 {
     uint32_t len;
@@ -158,7 +157,7 @@ static size_t frame_announced(const struct wire *w)
     return FRAME_AROUND + (size_t)be32toh(len);
 }
 
-/* The length of the first frame; 0: incomplete. */
+/* Length of the first frame; 0: incomplete. */
 static size_t frame_len(const struct wire *w)
 {
     size_t len = frame_announced(w);
@@ -166,7 +165,7 @@ static size_t frame_len(const struct wire *w)
     return len <= w->in.len - w->n_read ? len : 0;
 }
 
-/* Bytes that arrived with the login's answers are in the library's buffer. */
+/* Has the library input in its buffer, which arrived with the login's answers? */
 static bool library_has_input(const struct wire *w)
 {
     return amqp_frames_enqueued(w->connection) || amqp_data_in_buffer(w->connection);
@@ -177,7 +176,7 @@ bool wire_has_input(const struct wire *w)
     return library_has_input(w) || frame_len(w);
 }
 
-/* Is there input? Any input also proves that the other side is alive. 1, 0, -1: lost. */
+/* Is there input? It also proves that the other side is alive. 1, 0, -1: lost. */
 static int socket_has_input(struct wire *w, struct fault *f)
 {
     char byte;
@@ -196,7 +195,7 @@ static int socket_has_input(struct wire *w, struct fault *f)
                      n == 0 ? "the broker closed it" : strerror(errno));
 }
 
-/* Bytes received; 0: none now; -1: lost. */
+/* Number of bytes received; 0: none now; -1: lost. */
 static ssize_t read_some(struct wire *w, char *to, size_t room, struct fault *f)
 {
     ssize_t n;

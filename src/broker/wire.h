@@ -9,14 +9,12 @@
 struct fault;
 struct ssl_st;
 
-/* A connection that is logged in: frames in and out through our own buffers. rabbitmq-c only decodes incoming
- * methods.
+/* A connection that is logged in: frames in and out through our own buffers. rabbitmq-c only decodes incoming methods.
  *
- * After the login the library writes nothing: its heartbeats are off, and its sending functions are not
- * called. Complete frames are appended to `out`, and the socket takes as much as it can. So nothing blocks, a
- * partial write is always continued with its own rest, and many small frames cost one system call. The
- * library does not read frames either, because it keeps frame-sized pages for every channel: here all
- * channels share `in` and one small pool. */
+ * After the login the library writes nothing: its heartbeats are off, and its sending functions are not called.
+ * Complete frames are appended to `out`, and the socket takes as much as it can. So nothing blocks, a partial write
+ * is always continued with its own rest, and many small frames cost one system call. The library does not read frames
+ * either, because it keeps frame-sized pages for every channel: here all channels share `in` and one small pool. */
 struct wire {
     amqp_connection_state_t connection;
     struct ssl_st *ssl; /* owned by the library; NULL: plain TCP */
@@ -27,7 +25,8 @@ struct wire {
     struct buf in;        /* received: complete frames and the start of the next */
     size_t n_read;        /* of in */
     amqp_pool_t pool;     /* of the latest method */
-    bool is_in_library;   /* the library read a frame's start during the login, so it must read the rest */
+    bool is_in_library;   /* the library has read the start of a frame during the login, and must read the
+                             rest */
     int library_channel;  /* channel of the library's latest frame; -1: none */
     int64_t heartbeat_ms; /* as agreed; 0: none */
     int64_t sent_ms, received_ms;
@@ -58,7 +57,7 @@ void wire_put_frame(struct wire *w, uint8_t type, uint16_t channel, struct slice
 /* Sends as much as the socket takes. 0, or -1: lost. */
 int wire_flush(struct wire *w, struct fault *f);
 
-/* 1: a frame, valid until the next call; 0: none now; -1: lost. For a content header, `raw` has the encoded
+/* Reads a frame. 1: valid until the next call; 0: none now; -1: lost. For a content header, `raw` has the encoded
  * property flags and list. */
 int wire_read(struct wire *w, amqp_frame_t *frame, struct fault *f);
 

@@ -336,8 +336,7 @@ static struct broker_link *link_of(struct sidecar *s, const char *vhost)
 
 int brokers_init(struct sidecar *s, struct fault *f)
 {
-    s->links =
-        mem_zalloc(s->n_queues, sizeof(*s->links)); /* one per queue, so that addresses stay the same */
+    s->links = mem_zalloc(s->n_queues, sizeof(*s->links)); /* enough, so that addresses stay the same */
     for (size_t i = 0; i < s->n_queues; i++) {
         struct sidecar_queue *sq = &s->queues[i];
         char *vhost;

@@ -9,16 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The arguments that a queue was declared with. AMQP has no question for them, but a declare that differs
- * from the queue is refused, and the refusal names one argument with its present value (406). So declares are
- * sent one after another, each with all arguments known so far, until one is equal.
+/* The arguments that a queue was declared with. AMQP has no question for them, but a declare that differs from the
+ * queue is refused, and the refusal names one argument with its present value (406). So declares are sent one after
+ * another, each with all arguments known so far, until one is equal.
  *
- * No declare can create a queue that has vanished in between: each carries an argument that only streams
- * have, with a value that is invalid for every queue (x-max-age "?"). Other kinds of queues do not compare
- * it, and for a missing queue the declare is refused because of it.
+ * No declare can create a queue that has vanished in between: each carries an argument that only streams have, with a
+ * value that is invalid for every queue (x-max-age "?"). Other kinds of queues do not compare it, and for a missing
+ * queue the declare is refused because of it.
  *
- * The user needs `configure` on the queue. Policies are not visible. The broker writes a line into its log
- * for each refused declare. */
+ * The user needs `configure` on the queue. Policies are not visible. The broker logs a line for each refused declare. */
 
 enum { ARGUMENT_ABSENT = -1 };
 
@@ -42,45 +41,45 @@ struct broker_arguments {
 struct queue_limits;
 void broker_arguments_limits(const struct broker_arguments *a, struct queue_limits *ret);
 
-/* A warning if the broker drops messages at the delivery limit (returns_limit), or NULL. */
+/* Warning if the broker drops messages at the delivery limit (returns_limit), or NULL. */
 const char *broker_arguments_drop_warning(const struct broker_arguments *a, int limit);
 
-/* A warning if the delivery limit (returns_limit) is too small to be protected, or NULL. */
+/* Warning if the delivery limit (returns_limit) is too small to be protected, or NULL. */
 const char *broker_arguments_limit_warning(int limit);
 
-/* The reason why order per key cannot hold on this queue, or NULL. limit: returns_limit. holds_dead:
- * order.on_dead is hold. */
+/* Reason why order per key cannot hold on this queue, or NULL. limit: returns_limit. holds_dead: order.on_dead is
+ * hold. */
 const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit, bool holds_dead);
 
 /* The same for a queue whose arguments cannot be read. */
 const char *broker_arguments_order_unread(int limit, bool holds_dead);
 
-/* Why they are unknown. */
+/* Were the arguments read? Otherwise the reason. */
 enum arguments_answer {
     ARGUMENTS_READ,
-    ARGUMENTS_FORBIDDEN, /* the user has no `configure` permission on the queue */
-    ARGUMENTS_NO_QUEUE,  /* the queue does not exist */
-    ARGUMENTS_UNREADABLE, /* the answer is incomplete: the queue's name is so long that the broker has cut it */
+    ARGUMENTS_FORBIDDEN,  /* the user has no `configure` permission on the queue */
+    ARGUMENTS_NO_QUEUE,   /* the queue does not exist */
+    ARGUMENTS_UNREADABLE, /* the answer is incomplete: the broker has cut a long queue name */
 };
 
-/* Blocks for at most the connect timeout: for commands. 0: *answer, and *ret if they were read, else f in
- * words; -1: no connection, f. */
+/* Reads the arguments. Blocks for at most the connect timeout: for commands. 0: *answer, and *ret if they were read,
+ * else the reason in f. -1: no connection, f. */
 int broker_arguments(const struct config_broker *c, const char *vhost, const char *queue,
                      struct broker_arguments *ret, enum arguments_answer *answer, struct fault *f);
 
-/* The same on a helper thread, for n queues of one virtual host. The job's result goes to
- * arguments_attempt_take. NULL: f. */
+/* The same on a helper thread, for n queues of one virtual host. The job's result is for arguments_attempt_take.
+ * NULL: f. */
 struct job *arguments_start(const struct config_broker *c, const char *vhost,
                             const struct broker_queue *queues, size_t n, const char *instance,
                             struct fault *f);
 
-/* The answer for one queue. */
+/* The arguments of one queue. */
 struct arguments_found {
     uint32_t number; /* of the queue, as given */
     enum arguments_answer answer;
     struct broker_arguments arguments;
-    char why[256]; /* empty if they were read */
+    char why[256]; /* the reason; empty if they were read */
 };
 
-/* Unpacks the result: 0, and *ret with n of them, which the caller frees; -1: no connection, f. */
+/* Unpacks the result. 0: *ret with *ret_n of them, which the caller frees. -1: no connection, f. */
 int arguments_attempt_take(void *result, struct arguments_found **ret, size_t *ret_n, struct fault *f);

@@ -20,7 +20,7 @@
  * held.c; the other fields belong to the rules of the core. The shell reads the fields that it needs for an action,
  * and fills in the token of a claim or a dead letter. Valid from queue_delivered to the queue_reap after its end. */
 
-/* What is known of the row: has it this delivery's token, and the fingerprint of its body? */
+/* Knowledge about the row: has it this delivery's token, and the fingerprint of its body? */
 enum row_claim {
     CLAIM_NONE,    /* neither is known */
     CLAIM_OFFERED, /* the token may be in the row */
