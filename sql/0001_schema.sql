@@ -88,7 +88,7 @@ CREATE TABLE onceward.inbox (
     autovacuum_vacuum_insert_scale_factor = 0.05,
     autovacuum_vacuum_insert_threshold = 50000,
     autovacuum_vacuum_cost_delay = 1,
-    -- The functions' plans do not depend on statistics; people's own queries do, a little.
+    -- Only people's own queries need statistics, a little: the functions' plans do not depend on them.
     autovacuum_analyze_scale_factor = 0.2,
     autovacuum_analyze_threshold = 10000
 );
@@ -431,8 +431,8 @@ CREATE SEQUENCE onceward.outbox_turn MINVALUE 0 START 0 OWNED BY onceward.outbox
 
 SELECT pg_catalog.nextval('onceward.outbox_number'), pg_catalog.nextval('onceward.outbox_turn');
 
--- Its name puts its rows behind those of the tables above in a dump: a relay finds no position while the dump is
--- only half restored.
+-- The name puts its rows behind those of the tables above in a dump: a relay finds no position while the dump is only
+-- half restored.
 CREATE TABLE onceward.outbox_position (
     lease             bigint      NOT NULL,
     n                 bigint      GENERATED ALWAYS AS IDENTITY,

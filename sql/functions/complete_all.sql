@@ -1,8 +1,8 @@
 -- For applications, in the transaction of their work: marks the rows of all these tokens completed and returns
 -- their number. Raises like complete does for one token; then no row is completed:
 --
---   OW001  some are not valid any more: taken over, given up, used or unknown; or they come behind a message of their
---          key that is neither completed nor among these tokens (see tokens_apart). DETAIL names ten of them
+--   OW001  some are no longer valid: taken over, given up, used or unknown; or they follow a message of their key
+--          that is neither completed nor among these tokens (see tokens_apart). DETAIL names ten of them
 --   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that occurs twice
 --   OW003  all of them were used already
 --

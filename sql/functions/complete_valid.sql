@@ -1,6 +1,6 @@
 -- For applications, in the transaction of their work: marks the rows of the tokens that are still valid completed,
 -- and returns these tokens, in the order of the array. The caller then does the work of these messages only, so
--- that one token that was taken over does not spoil the others. A message that comes behind another one of its key is
+-- that one token that was taken over does not spoil the others. A message that follows another one of its key is
 -- valid only if that one is completed, or is valid and stands before it in the array (see tokens_in_order).
 --
 -- Raises OW002 like complete_all. At REPEATABLE READ and SERIALIZABLE a row that was changed since the snapshot

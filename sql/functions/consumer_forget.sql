@@ -21,7 +21,7 @@ DECLARE
     c_rows    constant integer := 10000;
     c_letters constant integer := 1000;
     c_pages   constant integer := 1000;
-    c_history constant text := repeat(U&'\+10FFFF', 64); -- begins p_after where it is a page of the history: behind all message ids, of at most 255 bytes
+    c_history constant text := repeat(U&'\+10FFFF', 64); -- before a page of the history in p_after: behind all ids, of at most 255 bytes
     v_now     timestamptz := clock_timestamp();
     v_upto    text;
     v_number  smallint;

@@ -1,4 +1,4 @@
--- Does a replica that was seen lately, and has not drained, run this consumer with this order key? '': without one.
+-- Does a replica that was seen lately, and has not drained, run this consumer with this order key? '': without order.
 --
 -- Locks: none. Rows: one.
 CREATE OR REPLACE FUNCTION onceward.consumer_order_runs(p_consumer text, p_order_key text) RETURNS boolean

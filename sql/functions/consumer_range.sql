@@ -1,5 +1,5 @@
--- The smallest pattern that has the queues of p_queue, and those that replicas show for the consumer that are not drained: all that is to be
--- read.
+-- The smallest pattern that has the queues of p_queue, and those of the consumer's replicas that have not drained: all
+-- queues to be read.
 --
 -- Locks: none. Rows: one.
 CREATE OR REPLACE FUNCTION onceward.consumer_range(p_consumer text, p_queue text) RETURNS text

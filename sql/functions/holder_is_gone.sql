@@ -1,11 +1,11 @@
 -- May a claim be taken over before its window ends, because its owner is known to have ended? True for an earlier
--- start of this instance (p_own), and for an instance of p_gone. Only for rows of `transaction` queues, whose
--- tokens the application itself fences.
+-- start of this instance (p_own), and for an instance of p_gone. Only for rows of `transaction` queues, whose tokens
+-- the application itself fences.
 --
--- False if the application has extended the window: it is at work. A row that was taken over before is not taken at
--- once from an earlier start: a job longer than the time between two crashes would never end.
+-- False if the application has extended the window: it is still working. A row that was taken over before is not
+-- taken at once from an earlier start: a job longer than the time between two crashes would never end.
 --
--- p_slack: how much earlier than max_expires_at an unextended window ends. p_holder is "instance/number"; an
+-- p_slack: the time by which an unextended window ends before max_expires_at. p_holder is "instance/number"; an
 -- instance without a number proves nothing.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.

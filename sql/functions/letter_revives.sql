@@ -1,6 +1,6 @@
 -- May a dead message be claimed again? Yes, if the broker has dead-lettered it more often than its newest letter
--- records (so it was moved back), and it was not revived too often yet. A publisher can forge that header, so it
--- never revives a message that an operator gave up.
+-- records (so it was moved back), and it may still be revived. A publisher can forge that header, so it never revives
+-- a message that an operator gave up.
 --
 -- Without a letter, no: an operator discarded it, and the dead row records that.
 --

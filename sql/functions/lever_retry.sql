@@ -1,11 +1,12 @@
 -- For operators: makes failed, waiting and held rows of a consumer due now, all of them or those of some ids, and
--- makes the replicas look at waiting messages. A held row begins again, without attempts. Ids that were recorded to be given up no longer are.
--- Without ids it also lets ordered queues continue that have stopped near their delivery limit. It records up to which
--- delivery count, so that a replica that starts later does not stop the queue again for the same messages.
+-- makes the replicas look at waiting messages. A held row begins again, without attempts. Ids that were recorded to
+-- be given up are taken off that list. Without ids it also lets ordered queues continue that have stopped near their
+-- delivery limit, and records the delivery count up to which they do, so that a replica that starts later does not
+-- stop the queue again for the same messages.
 --
 -- Returns the number of rows that became due. It skips attempts that a sidecar released at its end with
--- `completion: response`: the application may still be at work until the window would have ended, which is exactly
--- the time of the next attempt.
+-- `completion: response`: the application may still work until the window would have ended, which is the time of the
+-- next attempt.
 --
 -- Locks: the consumer's row of onceward.control, then the rows that it changes, SKIP LOCKED: it waits for no
 -- application. Reads all rows of the consumer if no ids are given: for a person, not for a timer.

@@ -1,6 +1,6 @@
--- For operators: parked messages of an abandoned exchange become dead letters, which `onceward dead` shows,
--- redrives and discards. The relay continues with messages published later. With a routing key only the messages
--- with that one, which leaves a gap in its order.
+-- For operators: parked messages of an abandoned exchange become dead letters, which `onceward dead` shows, redrives
+-- and discards. The relay continues with messages published later. With a routing key only its messages are given up,
+-- which leaves a gap in its order.
 --
 -- Returns their number. Locks: the row of the lease, for which it waits at most 5 s. Rows: one per message.
 -- Repeating it: gives up messages parked since.

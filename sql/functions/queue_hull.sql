@@ -1,5 +1,5 @@
--- The smallest pattern that has all queues of two: orders-{0..3} and orders-{2..5} make orders-{0..5}. NULL where one of the names has no
--- range, or their fixed parts differ, or one has leading zeros and the other not as many.
+-- The smallest pattern that has all queues of two: orders-{0..3} and orders-{2..5} make orders-{0..5}. NULL if one of
+-- the names has no range, if their fixed parts differ, or if their numbers of leading zeros do.
 --
 -- Locks, rows: none.
 CREATE OR REPLACE FUNCTION onceward.queue_hull(p_a text, p_b text) RETURNS text

@@ -1,4 +1,4 @@
--- Is there a queue that both names stand for? A name may have a range: orders-{0..3} stands for four queues.
+-- Do both names stand for a common queue? A name may have a range: orders-{0..3} stands for four queues.
 --
 -- Locks, rows: none.
 CREATE OR REPLACE FUNCTION onceward.queues_meet(p_a text, p_b text) RETURNS boolean

@@ -1,26 +1,30 @@
--- Gives messages of several queues up: the row becomes dead and a full copy goes into dead_letter, in one transaction. Only then may the
--- delivery be rejected. p_of has the number of each item's queue, which is a place in p_consumers, p_vhosts, p_queues, p_transactions,
--- p_windows, p_max_windows (not less) and p_max_attempts.
+-- Gives messages of several queues up: the row becomes dead and a full copy goes into dead_letter, in one
+-- transaction. Only then may the delivery be rejected. p_of has the number of each item's queue, which is a place in
+-- p_consumers, p_vhosts, p_queues, p_transactions, p_windows, p_max_windows (not less) and p_max_attempts.
 --
 -- The kinds of deaths:
---   with a token      the row must have it, and be processing or failed;
---   p_exhausted       nobody has claimed it. With the reason attempts, the row must be what sidecar_claim_many calls exhausted; with any
---                     other, failed, held, or waiting and its last token expired, however many attempts were made. The row takes the
---                     offered token, so that a repeat is recognised;
---   p_holds           with a row, of an ordered queue: the row becomes `held` instead, and there is no letter. The delivery stays unacked,
---                     and keeps the later messages of its key waiting until an operator decides (lever_retry, lever_give_up);
---   p_rowless         no row of its own (no usable id, or another body): only the letter. Its token is that of this delivery of
---                     it, and is kept as the letter's digest. A repeat after a lost answer must be sent as p_redelivered: then it is
---                     inserted only when there is no letter with that token. What a copy says does not tell which one it is: two
---                     messages may be alike, and each is rejected. So after a crash between commit and reject there is a letter too
---                     many rather than one too few. Without a token (NULL, or nothing but zeros) the digest is that of the copy.
+--   with a token   the row must have it, and be processing or failed
+--   p_exhausted    the message is not claimed. With the reason attempts, the row must be exhausted by the rules of
+--                  sidecar_claim_many; with any other reason it must be failed, held, or waiting with an expired
+--                  token, however many attempts were made. The row takes the offered token, so that a repeat is
+--                  recognised
+--   p_holds        with a row, of an ordered queue: the row becomes `held` instead, and there is no letter. The
+--                  delivery stays unacked, and keeps the later messages of its key waiting until an operator
+--                  decides (lever_retry, lever_give_up)
+--   p_rowless      no row of its own (no usable id, or another body): only the letter, whose digest is this
+--                  delivery's token. A repeat after a lost answer must be sent as p_redelivered: then the letter is
+--                  inserted only if none has that token. The contents do not identify a message: two messages may
+--                  be alike, and each is rejected. So a crash between commit and reject leaves one letter too many
+--                  rather than one too few. Without a token (NULL or zeros) the digest is that of the copy
 --
--- Answers, one an item: buried (letter_id) | on_hold | completed | locked (look again) | lost | vanished | dead (it was dead before, by another
--- death: nothing was inserted).
+-- Answers, one per item: buried (letter_id) | on_hold | completed | locked (look again) | lost | vanished | dead
+-- (dead before, by another death: nothing was inserted).
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED; for rowless letters one of the 64 rows of letter_lock, so that two
--- sidecars do not insert the same copy at once ('locked'); and that of time_mark. It never waits. Rows: one an item.
--- Repeating it: the row keeps the token, so the second call answers 'buried' with the same letter and changes nothing.
+-- Locks: the rows it changes, in key order, SKIP LOCKED; for rowless letters one of the 64 rows of letter_lock, so
+-- that two sidecars do not insert the same copy at once ('locked'); and that of time_mark. It never waits. Rows: one
+-- per item.
+-- Repeating it: the row keeps the token, so the second call answers 'buried' with the same letter and changes
+-- nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_bury_many(
     p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
     p_consumers text[], p_vhosts text[], p_queues text[], p_transactions boolean[], p_windows interval[], p_max_windows interval[],
@@ -109,7 +113,7 @@ BEGIN
             IF NOT FOUND THEN
                 answer := 'vanished';
             ELSIF v_fits THEN
-                -- Rows that have changed or are locked since were judged by outdated values.
+                -- Rows that were changed or locked since then were judged by outdated values.
                 SELECT r.ctid INTO v_tid FROM onceward.inbox r
                 WHERE r.ctid = v_tid AND r.token = v_token AND r.status = v_status AND r.token_expires_at = v_expires
                 FOR UPDATE OF r SKIP LOCKED;

@@ -1,47 +1,56 @@
--- Takes the right to forward messages now, for several queues at once: one row of inbox for each item, with the offered token. All of
--- the queues are `transaction` ones, or none is.
+-- Takes the right to forward messages now, for several queues at once: one row of inbox for each item, with the
+-- offered token. Either all queues are `transaction` ones, or none is.
 --
--- p_queues has the number of each item's queue, which is a place in p_consumers, p_windows, p_max_windows (not less), p_max_attempts and
--- p_revives. The items are sorted by consumer and id, in byte order.
+-- p_queues has the number of each item's queue, which is a place in p_consumers, p_windows, p_max_windows (not
+-- less), p_max_attempts and p_revives. The items are sorted by consumer and id, in byte order.
 --
--- Answers, one an item, or one with ord -n for the n items that have none: claimed (age_ms, taken_over) | completed | held (wait_ms until a takeover is
--- allowed, detail: the holder, namesake) | not_due (wait_ms, detail: the last error) | due (taken over once before: only a claim that is
--- alone may take it over again; the row is untouched) | locked | vanished | exhausted (detail: the last error; the row is untouched) |
--- dead (detail: the last error) | on_hold (detail: the last error; the row is untouched) | lost (the offered token has ended: offer another) | mismatch (detail: JSON with both fingerprints and
--- the first body's row). With each but completed, where there is a row: attempt, takeovers, crashes, unproven_ms, unproven_step
--- and batch_cap (0: none).
+-- Answers, one per item, or one with ord -n for the n items that have none. Each but completed has, if there is a
+-- row: attempt, takeovers, crashes, unproven_ms, unproven_step and batch_cap (0: none).
+--   claimed     age_ms, taken_over
+--   completed
+--   held        wait_ms until a takeover is allowed; detail: the claim owner; namesake
+--   not_due     wait_ms; detail: the last error
+--   due         taken over once before: only a claim that is alone may do so again. The row is untouched
+--   locked, vanished
+--   exhausted   detail: the last error. The row is untouched
+--   dead        detail: the last error
+--   on_hold     detail: the last error. The row is untouched
+--   lost        the offered token has ended: offer another one
+--   mismatch    detail: JSON with both fingerprints and the first body's row
 --
--- When a takeover is allowed: p_grace_ms after the end of the window; of a `transaction` queue at once, where the holder is gone
--- (holder_is_gone).
+-- A takeover is allowed p_grace_ms after the end of the window; for a `transaction` queue at once if the claim owner
+-- has ended (holder_is_gone).
 --
--- No window that the present clock gives out ends later than in c_most, the longest `max_window` that a configuration may have: other replicas may
--- have a longer one than this. A row whose window ends later than that and the grace was claimed by a clock that was ahead. A claim makes it end in
--- p_max_windows. The same goes for a row that waits for the end of such a window.
+-- No window that the present clock gives out ends later than in c_most, the longest `max_window` that a
+-- configuration may have (other replicas may have a longer one than this). A row whose window ends later than that
+-- and the grace was claimed by a clock that was ahead: a claim makes it end in p_max_windows. The same goes for a
+-- row that waits for the end of such a window.
 --
--- An owner that ends without an answer is not charged to the message: a takeover leaves `attempt` as it is and adds to `takeovers`, up to 2 for
--- holders who had other messages in work, too, and always for one who had only this (`alone`). A row that was swept is taken over, too.
--- exhausted: failed, with all attempts made, and due where not p_transaction and the consumer has an order; or to be taken over, with takeovers at
--- p_max_attempts + 2.
+-- A claim owner that ends without an answer is not charged to the message: a takeover leaves `attempt` unchanged and
+-- adds to `takeovers`, up to 2 if the owner had other messages in work too, and always if it had only this one
+-- (`alone`). A row that was swept is taken over, too.
+-- exhausted: failed, with all attempts made, and due if not p_transaction and the consumer has an order; or to be
+-- taken over, with takeovers at p_max_attempts + 2.
 --
--- In three kinds of statements, each with a snapshot of its own:
---   1. insert what neither a row nor an entry of the history exists for. The probe matters: without it the INSERT waits behind an application that
---      has not committed its completion yet, with everything inserted so far;
---   2. take over what may be taken, if it is not locked. A row that a renewal made (claimed_by is empty) is as old as its first claim;
---   3. read the rest and say why not. Without a row, an entry of the history means completed, or mismatch.
--- The first is enough for a batch of new messages.
+-- Three kinds of statements, each with a snapshot of its own. The first is enough for a batch of new messages.
+--   1. insert the items that have neither a row nor a history entry. Without the probe the INSERT waits behind an
+--      application that has not committed its completion yet, with everything inserted so far;
+--   2. take over rows that are free and not locked. A row that a renewal made (claimed_by is empty) is as old as its
+--      first claim;
+--   3. read the rest and answer the reason. Without a row, a history entry means completed, or mismatch.
 --
--- Locks: the rows it claims, in key order; never waits for one (SKIP LOCKED), except for another claim's uncommitted insert of the same id,
--- at most a second. A row that another claim holds within its window is answered 'held' without trying its lock: the lock would only
--- be in its holder's way.
--- And that of time_mark, before all others.
+-- Durability: a new row is a lease whose loss in a crash does no harm, and its token is never issued again. So with
+-- p_transaction a call that only inserted commits asynchronously; one that took an existing row over commits
+-- synchronously.
+--
+-- Locks: the rows it claims, in key order, SKIP LOCKED. It waits only for another claim's uncommitted insert of the
+-- same id, at most a second. A row that another claim holds within its window is answered 'held' without trying its
+-- lock, which would only delay the claim owner. And the lock of time_mark, before all others.
 -- Raises OW010 when order.key of a consumer was changed since p_order_changes: see time_mark.
 -- Raises 40001 when more than a minute has passed between its two readings of the clock.
--- Rows: one an item.
--- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, as long as nobody else
--- took the row over.
---
--- Durability: a new row is a lease that nobody misses after a crash, and its token is never issued again. So with p_transaction
--- a call that only inserted commits asynchronously; one that took anything from a row that was there commits synchronously.
+-- Rows: one per item.
+-- Repeating it: with the same tokens answers 'claimed' again, with a fresh window and the same attempt, unless the
+-- row was taken over.
 CREATE OR REPLACE FUNCTION onceward.sidecar_claim_many(
     p_transaction boolean, p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
     p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
@@ -77,8 +86,9 @@ BEGIN
     v_now := least(v_received, clock_timestamp());
     v_stale := v_now - p_grace_ms * interval '1 ms';
 
-    -- A plain INSERT: ON CONFLICT looks into the index of the key once more for each row, and takes a lock and writes WAL of its own.
-    -- Another claim may have inserted an id since the snapshot. Then a block of half the items looks again, in a new snapshot.
+    -- A plain INSERT: ON CONFLICT looks into the index of the key once more for each row, takes a lock and writes WAL
+    -- of its own. Another claim may have inserted an id since the snapshot. Then a block of half the items looks again,
+    -- in a new snapshot.
     v_n := 0;
     WHILE v_from <= cardinality(p_ids) LOOP
         v_upto := v_from + v_size - 1;
@@ -92,9 +102,9 @@ BEGIN
             LEFT JOIN LATERAL (
                 SELECT true AS yes FROM onceward.inbox r
                 WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
-            -- The entry is looked for in this statement, since only one snapshot is sure to have the row or the entry. The
-            -- table history_begun is read once per statement: an empty history costs nothing. Every snapshot with an entry
-            -- has its row, too.
+            -- The same statement looks for the entry, since only one snapshot is sure to have the row or the entry. The
+            -- table history_begun is read once per statement: an empty history costs nothing. Every snapshot with an
+            -- entry has its row, too.
             LEFT JOIN LATERAL (
                 SELECT true AS yes
                 FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
@@ -173,7 +183,7 @@ BEGIN
                 attempt = CASE WHEN t.status = 'dead' THEN 1
                                WHEN t.status = 'processing' OR t.takes_over THEN r.attempt
                                ELSE r.attempt + 1 END,
-                -- Set in every row that was claimed again, by which sidecar_claim_store_many recognises new rows.
+                -- set in every row that was claimed again: sidecar_claim_store_many recognises new rows by it
                 alive_since = CASE WHEN t.status = 'dead' THEN v_now WHEN t.is_first THEN NULL ELSE coalesce(r.alive_since, r.received_at) END,
                 next_attempt_at = NULL,
                 received_at = CASE WHEN t.is_first THEN v_received ELSE r.received_at END,
@@ -266,7 +276,8 @@ BEGIN
                      WHEN r.next_attempt_at > v_now THEN 'not_due'
                      WHEN r.takeovers > 0 AND i.alone IS NOT TRUE THEN 'due'
                      ELSE 'locked' END
-            -- Without a transaction nothing fences a last attempt that had no answer: its time is kept for the other messages of its key.
+            -- Without a transaction nothing fences a last attempt that had no answer: its time is kept for the other
+            -- messages of its key.
             WHEN r.status = 'failed' AND r.attempt >= p_max_attempts[i.queue] THEN
                 CASE WHEN NOT p_transaction AND r.next_attempt_at > v_now
                           AND EXISTS (SELECT FROM onceward.consumer c WHERE c.consumer = p_consumers[i.queue] AND c.order_key <> '')
@@ -274,8 +285,7 @@ BEGIN
             -- A token that has ended is never issued again: a late call with it must not be valid again.
             WHEN r.token = i.token THEN 'lost'
             WHEN r.next_attempt_at > v_now THEN 'not_due'
-            -- The row could have been taken, but was not: an application is committing, or another sidecar was
-            -- quicker.
+            -- The row was free, but is not taken: an application is committing, or another sidecar was quicker.
             ELSE 'locked' END AS answer
         OFFSET 0) a
     WHERE a.answer IS DISTINCT FROM 'completed'

@@ -1,12 +1,12 @@
 -- sidecar_claim_many for queues with `store`: the messages whose rows it inserts are stored whole, in the same
--- transaction. So every row has its message, as long as both are kept, and it is stored once, however often it is
--- claimed again.
+-- transaction. So every row has its message, as long as both are kept, and the message is stored once, however often
+-- it is claimed again.
 --
--- Parameters and answers are those of sidecar_claim_many, and in addition p_arrivals: numbers in the order of
--- arrival; a message whose p_bodies is NULL is not stored.
+-- Parameters and answers are those of sidecar_claim_many. p_arrivals: numbers in the order of arrival. A message
+-- whose p_bodies is NULL is not stored.
 --
--- It recognises its own rows: written by this transaction or a block of it (its number is higher) with the offered
--- token, and not claimed before (alive_since).
+-- Its own rows are those written by this transaction or a block of it (whose number is higher) with the offered token,
+-- and not claimed before (alive_since).
 --
 -- Locks: those of sidecar_claim_many, and before them the table of messages in the mode of an INSERT, so that
 -- readers in the order of arrival can tell from pg_locks when all claims before some time are committed. That waits
@@ -40,7 +40,7 @@ BEGIN
         RETURN NEXT;
     END LOOP;
 
-    -- Nearly always all are new. Then there is one answer for all, and one time.
+    -- Nearly always all messages are new. Then there is one answer and one time for all.
     IF answer = 'claimed' AND ord = -cardinality(p_ids) THEN
         SELECT r.received_at INTO v_at FROM onceward.inbox r
         WHERE r.consumer = p_consumers[p_queues[1]] AND r.message_id = p_ids[1];

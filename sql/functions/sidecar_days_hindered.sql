@@ -1,5 +1,5 @@
--- Why partitions of onceward.message cannot be made or dropped, in words, with the remedy; NULL: they can. The
--- first of several.
+-- Why partitions of onceward.message cannot be made or dropped, as text with the remedy; NULL: they can. The first of
+-- several reasons.
 --
 -- A table has the name of today or of one of the seven coming days, and is not a partition: most likely it was
 -- detached. That day's partition is not made, and its messages go to the default partition. Or a DETACH ...

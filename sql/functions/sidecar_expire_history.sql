@@ -1,24 +1,24 @@
--- Walks a piece of the history and deletes the entries that have expired: those whose whole day is further back than
--- their consumer's retention; of a consumer that is gone, than the longest one. They also expire where nothing is
--- moved any more.
+-- Walks a piece of the history and deletes the entries that have expired: those whose whole day is older than their
+-- consumer's retention, or than the longest one if the consumer is gone. They also expire after compaction was
+-- switched off.
 --
--- A walk of its own beside that of sidecar_keep_house: an inbox that grows quickly does not hold it up, and a large
--- history does not hold up the purge, the sweep and the moves.
+-- This walk is separate from that of sidecar_keep_house: an inbox that grows quickly does not delay it, and a large
+-- history does not delay the purge, the sweep and the moves.
 --
--- Once a day, for all consumers, by one sidecar: the keeper of the first consumer that has a keeper now. Of
--- everybody else next_page is -1, and nothing was done; also once the day's walk has ended, and where the clocks differ by
--- more than a minute (see sidecar_keep_house). A lease that ends later than any possible one does not count, so a consumer
--- that was given up while the clock was ahead does not keep the others from it.
+-- It runs once a day, for all consumers, in one sidecar: the keeper of the first consumer that has a keeper now. For
+-- all other callers next_page is -1, and nothing was done; also when the day's walk has ended, and when the clocks
+-- differ by more than a minute (see sidecar_keep_house). A lease that ends later than any possible one does not
+-- count, so a consumer that was abandoned while the clock was ahead does not keep the others from the walk.
 --
 -- p_retention_ms: the caller's, which counts for its own consumer if it is longer than the one in the consumer's row.
--- p_from_page: next_page of the previous call; below 0: where the row noted it last, so that restarts do not make the walk
--- begin again. It stops as soon as p_budget_us are over, but processes at least one page. next_page is 0 after the end;
--- n_pages where only the consumer's row, which is locked, could not say so yet.
+-- p_from_page: next_page of the previous call; below 0: the page noted last in the row, so that the walk survives
+-- restarts. It stops as soon as p_budget_us are over, but processes at least one page. next_page is 0 after the end,
+-- or n_pages while the consumer's row is locked, so that the end could not be recorded.
 --
 -- An asynchronous commit is enough: an entry that a crash restores is deleted on the next day.
 --
 -- Locks: the entries; the consumer's row (every 1,024 pages and at the end), SKIP LOCKED. Rows: one.
--- Repeating it: what was deleted is gone.
+-- Repeating it: deleted entries stay deleted.
 CREATE OR REPLACE FUNCTION onceward.sidecar_expire_history(
     p_consumer text, p_instance text, p_retention_ms bigint, p_from_page bigint, p_budget_us bigint, p_clock_ms bigint,
     OUT expired bigint, OUT next_page bigint, OUT n_pages bigint, OUT took_us bigint)
@@ -56,7 +56,7 @@ BEGIN
     IF NOT FOUND OR abs(v_ahead) > c_apart THEN
         RETURN;
     END IF;
-    -- A noted page behind the end is of a table that was longer then: this walk has read nothing of the present one.
+    -- A noted page behind the end is that of a longer table: this walk has read nothing of the present one.
     v_page := CASE WHEN p_from_page >= 0 THEN p_from_page WHEN v_mine.history_page < n_pages THEN v_mine.history_page ELSE 0 END;
 
     SELECT array_agg(CASE WHEN c.known THEN coalesce(c.least, -32768) END ORDER BY n.n), coalesce(min(c.least), -32768)

@@ -1,38 +1,42 @@
--- Walks a piece of the table and
---   deletes what is past the retention: completed rows, counted from their completion, and dead rows without a letter, counted
---   from their death;
---   ends tokens that expired longer than p_late_ms ago without an answer and without a redelivery: failed, due at once. Nothing else
---   would ever show them, for their message may not come again;
---   replaces completed rows by entries of onceward.history (history_move), once they have been completed for p_compact_ms. NULL: never;
---   less than an hour counts as an hour, on which the claims' look at the clock relies. The consumer's row records, ahead of the moves, up
---   to which time they came: an export tells from it whether rows of its period are missing;
---   counts unfinished, the failed and waiting rows, and orphans, those of them that have been due for longer than p_late_ms.
--- It stops as soon as p_budget_us are over, and answers where to go on; 0 after the end of the table. next_page is -1 and nothing was
--- done when somebody else keeps house: come back after away_ms.
+-- Walks a piece of the table:
+--   deletes rows past the retention: completed ones, counted from their completion, and dead ones without a letter,
+--   counted from their death;
+--   ends tokens that expired longer than p_late_ms ago without an answer and without a redelivery: failed, due at
+--   once. No other function would find them, since the message may not arrive again;
+--   replaces completed rows by entries of onceward.history (history_move) p_compact_ms after their completion. NULL:
+--   never; less than an hour counts as an hour, on which the claims' look at the clock relies. The consumer's row
+--   records, ahead of the moves, the time up to which rows may have been moved: it tells an export whether rows of
+--   its period are missing;
+--   counts unfinished, the failed and waiting rows, and orphans, those of them that have been due for longer than
+--   p_late_ms.
+-- It stops as soon as p_budget_us are over, and answers the page to continue with; 0 after the end of the table. If
+-- another sidecar keeps house, next_page is -1, nothing was done, and the next call is due after away_ms.
 --
--- Nothing is forgotten because of one clock: what is old must be old by the database's and by p_clock_ms, the caller's in milliseconds since
--- 1970. Where they differ by more than a minute nothing is done at all, and ahead_ms says by how much the database's is ahead (below 0:
--- behind); it is 0 otherwise. NULL: the caller has none, and the database's counts alone.
+-- Nothing is deleted because of one clock: a row must be old by the database's clock and by p_clock_ms, the caller's
+-- in milliseconds since 1970. If they differ by more than a minute nothing is done, and ahead_ms is the lead of the
+-- database's clock (below 0: behind); otherwise ahead_ms is 0. NULL: only the database's clock counts.
 --
--- history_due: this consumer's keeper is the one that deletes expired entries of the history for all consumers, and has
--- not finished today: see sidecar_expire_history, a walk of its own.
+-- history_due: this consumer's keeper deletes expired history entries for all consumers, and has not finished today:
+-- see sidecar_expire_history, a separate walk.
 --
--- The retention that counts is the longest that a replica has reported within the hour, also one that is not the keeper: where replicas
--- with different configurations run, nothing is forgotten early. A longer one counts at once. An hour at whose end
--- nobody kept house does not count, since no replica could report in an outage of the database.
+-- The effective retention is the longest one that any replica, keeper or not, has reported within the hour: while
+-- replicas with different configurations run, nothing is deleted early. A longer one counts at once. An hour at
+-- whose end no sidecar kept house does not count, since no replica could report during an outage of the database.
 --
--- One keeper a consumer: a lease in the consumer's row, written about twice a minute; the next keeper goes on where the page
--- was noted last (p_from_page counts only for the keeper; -1: it does not know). And one call at a time in a database, by a lock
--- of onceward.consumer that conflicts with itself only. Both hold behind a pooler.
+-- There is one keeper per consumer: a lease in the consumer's row, written about twice a minute. The next keeper
+-- continues with the page noted last (p_from_page counts only for the keeper; -1: unknown). And there is one call at
+-- a time in a database, by a lock of onceward.consumer that conflicts with itself only. Both hold behind a pooler.
 --
--- By page number and not by an index: an index over what it looks for would cost every completion its HOT update. A piece is
--- first only read, so that a walk that finds nothing writes nothing; what was found is looked at again when it is locked.
+-- The walk goes by page number, since an index over these conditions would cost every completion its HOT update. A
+-- piece is first only read, so that a walk that finds nothing writes nothing; each row found is checked again under
+-- its lock.
 --
--- The purge may commit asynchronously: a row that a crash brings back is purged again, and any later claim of its id is behind it in
--- the WAL. The sweep takes tokens away, so it does not.
+-- The purge may commit asynchronously: a row that a crash restores is purged again, and any later claim of its id is
+-- behind it in the WAL. The sweep ends tokens, so it commits synchronously.
 --
--- Locks: onceward.consumer in SHARE UPDATE EXCLUSIVE mode, NOWAIT; the consumer's row (when the lease is written), then the rows it changes; all SKIP LOCKED: it never waits for one. Rows: one.
--- Repeating it: what was deleted is gone, what was swept is not processing any more; the same pages may be looked at again.
+-- Locks: onceward.consumer in SHARE UPDATE EXCLUSIVE mode, NOWAIT; the consumer's row (when the lease is written),
+-- then the rows it changes; all SKIP LOCKED: it never waits. Rows: one.
+-- Repeating it: deleted rows stay deleted, and swept ones are no longer processing; the same pages may be read again.
 CREATE OR REPLACE FUNCTION onceward.sidecar_keep_house(
     p_consumer text, p_instance text, p_retention_ms bigint, p_late_ms bigint, p_from_page bigint, p_budget_us bigint, p_clock_ms bigint,
     p_compact_ms bigint,
@@ -96,8 +100,8 @@ BEGIN
     v_known := FOUND;
     v_mine := coalesce(v_lease.keeper = p_instance AND v_lease.kept_until > v_now, false);
     -- Every replica reports, including those that are not the keeper, and those whose clock differs. A new or longer
-    -- retention is written at once. A shorter one replaces it after the hour. The hour begins again when house was
-    -- not kept at its end: then no replica could report, or the clock has stepped.
+    -- retention is written at once. A shorter one replaces it after the hour. The hour begins again if no sidecar
+    -- kept house at its end: then no replica could report, or the clock has stepped.
     IF coalesce(v_lease.retention_ms < p_retention_ms OR v_lease.retention_at NOT BETWEEN v_now - c_said AND v_now
                 OR v_lease.retention_ms = p_retention_ms AND v_lease.retention_at <= v_now - c_lease, true) THEN
         PERFORM FROM onceward.consumer c WHERE c.consumer = p_consumer FOR UPDATE SKIP LOCKED;
@@ -181,7 +185,7 @@ BEGIN
               WHERE r.ctid >= format('(%s,0)', v_page)::tid AND r.ctid < format('(%s,0)', least(v_page + v_step, 4294967295))::tid
                 AND r.consumer || '' = p_consumer) f;
 
-        -- The next call reads a piece again that was left in the middle.
+        -- The next call reads a piece again if it was left in the middle.
         FOR v_at IN 1 .. coalesce(array_length(v_olds, 1), 0) BY c_rows LOOP
             EXIT walk WHEN v_at > 1 AND clock_timestamp() >= v_end;
             WITH taken AS MATERIALIZED (
@@ -240,8 +244,8 @@ BEGIN
     IF swept > 0 THEN
         PERFORM set_config('synchronous_commit', CASE v_sync WHEN 'off' THEN 'on' ELSE v_sync END, true);
     END IF;
-    -- 0 means that the walk has ended. So a first piece that was left in the middle continues behind page 0, of
-    -- which a few rows may be left to the next walk.
+    -- 0 means that the walk has ended. So a first piece that was left in the middle continues behind page 0, and may
+    -- leave a few rows of that page to the next walk.
     next_page := CASE WHEN v_page < v_pages THEN greatest(v_page, 1) ELSE 0 END;
     took_us := floor(1000000 * extract(epoch FROM clock_timestamp() - v_now))::bigint;
 END

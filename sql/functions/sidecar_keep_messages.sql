@@ -1,19 +1,21 @@
--- Keeps the partitions of onceward.message: makes what sidecar_make_messages makes, and drops the oldest day when all of it is past the
--- retention. It runs as the owner of the schema: the sidecar's role has no DDL. The parameters, busy and ahead_ms are those of
--- sidecar_make_messages.
+-- Keeps the partitions of onceward.message: makes the days that sidecar_make_messages leaves, and drops the oldest day
+-- when all of it is past the retention. It runs as the owner of the schema: the sidecar's role has no DDL. The
+-- parameters, busy and ahead_ms are those of sidecar_make_messages.
 --
--- A day goes in two calls, so that claims wait for neither disk nor files: the first takes it out of the table and renames it (message_20260131_gone),
--- and commits without waiting for the disk; the second drops it. What the first has done is undone or kept by a crash; both are fine. A commit waits for
--- the files to go, a second or more for some GB: so this is called on a connection on which no claim waits.
+-- A day takes two calls, so that claims wait for neither disk nor files. The first detaches the day and renames it
+-- (message_20260131_gone), and commits without waiting for the disk; the second drops it. A crash may keep or undo
+-- the first step; both are fine. The commit of a drop waits until the files are deleted, a second or more for some
+-- GB: so this function is called on a connection that carries no claims.
 --
--- What sidecar_make_messages leaves, since the default partition is large, is made here: one day a call, and then nothing is dropped.
+-- If the default partition is large, missing days are made here: one per call, and then nothing is dropped.
 --
--- Answers: made, how many days; dropped, the name of the day that went, or NULL; more: something is left, call again soon;
--- busy: as there; stuck: the name of what could not be dropped.
+-- Answers: made, the number of days; dropped, the name of the dropped day, or NULL; more: something is left, call
+-- again soon; busy: as in sidecar_make_messages; stuck: the name of a day that could not be dropped.
 --
--- Locks: that of sidecar_make_messages. First call: ACCESS EXCLUSIVE on the day and the default partition, and then on the table. It
--- waits for each for at most 50 ms. Claims that store wait for the table only; it is held for some catalog rows. Second call: on what was that day.
--- Rows: one. Repeating it: goes on with what is left.
+-- Locks: that of sidecar_make_messages. First call: ACCESS EXCLUSIVE on the day and the default partition, and then
+-- on the table, each after at most 50 ms. Claims that store wait only for the table, whose lock lasts for some
+-- catalog rows. Second call: on the former day.
+-- Rows: one. Repeating it: continues with the rest.
 CREATE OR REPLACE FUNCTION onceward.sidecar_keep_messages(
     p_consumers text[], p_retentions bigint[], p_clock_ms bigint,
     OUT made integer, OUT dropped text, OUT more boolean, OUT busy boolean, OUT stuck text, OUT ahead_ms bigint)
@@ -32,7 +34,7 @@ BEGIN
     SELECT m.made, m.due, m.old_at, m.busy, m.ahead_ms INTO made, v_due, v_old, busy, ahead_ms
     FROM onceward.sidecar_make_messages(p_consumers, p_retentions, p_clock_ms) m;
     more := false;
-    -- The locks of a day that took long are not held any longer.
+    -- The locks of a day that took long are released first.
     IF made > 0 AND pg_relation_size('onceward.message_default') > c_much THEN
         more := v_due;
         RETURN;
@@ -57,7 +59,7 @@ BEGIN
         END;
     END IF;
 
-    -- The oldest. One per call: otherwise the first one's locks would be held while the second waits for its own,
+    -- The oldest day. One per call: otherwise the first one's locks would be held while the second waits for its own,
     -- or for the disk.
     SELECT min(c.relname) INTO v_next
     FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid
@@ -86,7 +88,7 @@ BEGIN
        AND NOT EXISTS (SELECT FROM onceward.message_default d WHERE d.received_at > v_old) THEN
         BEGIN
             LOCK TABLE onceward.message_default IN ACCESS EXCLUSIVE MODE;
-            -- Sessions that were writing to it at the check have ended now, and their rows are visible.
+            -- Sessions that wrote to it at the check have ended by now, and their rows are visible.
             IF NOT EXISTS (SELECT FROM onceward.message_default d WHERE d.received_at > v_old) THEN
                 TRUNCATE onceward.message_default;
                 dropped := 'message_default';

@@ -1,27 +1,31 @@
--- Makes the partitions of onceward.message for today and the seven days to come, and says whether there is something for
--- sidecar_keep_messages to do. It is quick, whatever is to be dropped, so it may be called on a connection on which claims wait. It runs as the
--- owner of the schema: the sidecar's role has no DDL.
+-- Makes the partitions of onceward.message for today and the seven coming days, and answers whether
+-- sidecar_keep_messages has work. It is quick, however much is to be dropped, so it may be called on a connection
+-- that carries claims. It runs as the owner of the schema: the sidecar's role has no DDL.
 --
--- PostgreSQL reads all of the default partition for each day that is made. Where that is more than 16 MB nothing is made here, and due is true:
--- sidecar_keep_messages does it, the nearest day first, one a call.
+-- PostgreSQL reads the whole default partition for each day that is made. If that has more than 16 MB, nothing is
+-- made here and due is true: sidecar_keep_messages makes the days, the nearest first, one per call.
 --
--- p_consumers are the consumers that the caller stores messages of, p_retentions how long in ms. A day is dropped whole, so the longest
--- retention that anybody has said counts for all consumers: one that was said within the last hour, or, where a consumer has none of those, one
--- that was said within its own length. p_clock_ms is the caller's clock, in milliseconds since 1970: nothing is done because of
--- one clock alone, as in sidecar_keep_house; ahead_ms is not 0 where the two differ by more than a minute, and then nothing was done.
+-- p_consumers: consumers whose messages the caller stores. p_retentions: how long, in ms. A day is dropped whole, so
+-- the longest reported retention counts for all consumers: one reported within the last hour, or, for a consumer
+-- without any, one reported within its own length. p_clock_ms: the caller's clock, in milliseconds since 1970. As in
+-- sidecar_keep_house, nothing is done because of one clock: if the two differ by more than a minute, ahead_ms is not
+-- 0 and nothing was done.
 --
--- Answers: made, how many days; due: sidecar_keep_messages has something to drop or to make; old_at: what came before then is past the retention;
--- busy: somebody holds a lock that it needs, or another sidecar is at it, so that something is left for the next call.
+-- Answers: made, the number of days; due: sidecar_keep_messages has something to drop or to make; old_at: messages
+-- from before then are past the retention; busy: another session holds a needed lock, or another sidecar runs this,
+-- so that something is left for the next call.
 --
--- Rows of up to about 8 KB stay in one piece: moving their bodies elsewhere, and trying to compress them as PostgreSQL does by itself, cost a
--- third of the claims. With lz4, where the server has it, rows of 2 KB and more are compressed; that costs less than writing what it saves.
+-- Rows of up to about 8 KB stay in one piece: PostgreSQL's default, to move bodies elsewhere and to try to compress
+-- them, cost a third of the claims. With lz4, if the server has it, rows of 2 KB and more are compressed, which costs
+-- less than it saves in writing.
 --
--- What lies in the default partition (nobody had made its day in time) keeps its day from being made, and goes when all of it is old. A table
--- that has the name of a day, and is no partition, keeps that day from being made, too, and no other: sidecar_days_hindered reports it.
+-- A row in the default partition (its day was not made in time) keeps its day from being made, and is dropped when
+-- all rows there are old. A table that has the name of a day, and is no partition, keeps only that day from being
+-- made: sidecar_days_hindered reports it.
 --
--- Locks: onceward.message_retention in SHARE UPDATE EXCLUSIVE mode, NOWAIT. To make a day: the table in SHARE UPDATE EXCLUSIVE mode, and the default partition; claims
--- do not wait for it, and it waits for at most 50 ms.
--- Rows: one. Repeating it: what is there is not made again.
+-- Locks: onceward.message_retention in SHARE UPDATE EXCLUSIVE mode, NOWAIT. To make a day: the table in SHARE UPDATE
+-- EXCLUSIVE mode, and the default partition, each after at most 50 ms; claims do not wait for them.
+-- Rows: one. Repeating it: existing partitions are not made again.
 CREATE OR REPLACE FUNCTION onceward.sidecar_make_messages(
     p_consumers text[], p_retentions bigint[], p_clock_ms bigint,
     OUT made integer, OUT due boolean, OUT old_at timestamptz, OUT busy boolean, OUT ahead_ms bigint)

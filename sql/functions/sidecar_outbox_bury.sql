@@ -1,13 +1,15 @@
--- Puts messages that cannot be sent into dead_letter, whole, as rows without an inbox row: consumer 'onceward-outbox', queue '' (a queue
--- cannot be called so), the exchange and routing key that they were published to. p_ids: their ids, to be sure.
+-- Puts messages that cannot be sent into dead_letter, whole, as letters without an inbox row: consumer
+-- 'onceward-outbox', queue '' (not a possible name), the exchange and routing key that they were published to. p_ids:
+-- their ids, as a check.
 --
--- A negative number is that of a parked row, which is deleted with its letter. With the reason 'parked' a message goes to outbox_parked
--- instead, as its exchange is stopped: answer buried, letter_id NULL. One call parks in the order of its items.
+-- A negative number is that of a parked row, which is deleted with its letter. With the reason 'parked' a message
+-- goes to outbox_parked instead, as its exchange is stopped: answer buried, letter_id NULL. One call parks in the
+-- order of its items.
 --
--- Answers, one an item: buried (letter_id) | gone (it is not there any more: somebody else has seen to it, and emptied) | lost (another
--- holder has the lease) | busy (somebody is at the lease: ask again).
+-- Answers, one per item: buried (letter_id) | gone (another session has handled the message) | lost (another relay
+-- has the lease) | busy (another transaction has locked the lease: ask again).
 --
--- Locks: the row of the lease, SKIP LOCKED: it never waits; and that of time_mark. Rows: one an item.
+-- Locks: the row of the lease, SKIP LOCKED: it never waits; and that of time_mark. Rows: one per item.
 -- Repeating it: parks nothing twice; finds the letter by its digest and answers 'buried' with the same id.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_bury(
     p_lease bigint, p_vhost text, p_seqs bigint[], p_ids text[], p_reasons text[], p_errors text[])

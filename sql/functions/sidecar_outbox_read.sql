@@ -1,23 +1,26 @@
--- The poll: what was published and committed, in the order in which it is to be sent, at most p_rows rows and about p_bytes of bodies (one
--- at least).
+-- The poll: published and committed messages, in the order in which they are to be sent, at most p_rows rows and
+-- about p_bytes of bodies (at least one).
 --
--- p_batch NULL: from the written position on. A batch as the last call answered it, with p_after, the last seq that was read of it: what
--- follows; with p_after NULL, when it is over: the batch behind it. Nothing needs to be confirmed or written for reading ahead.
+-- p_batch NULL: from the written position on. A batch as the last call answered it, with p_after, the last seq read
+-- of it: the rows behind that. With p_after NULL, when the batch is over: the next batch. Reading ahead needs nothing
+-- to be confirmed or written.
 --
--- Answers the rows by seq (batch and over are NULL), then one that has nothing but batch, to be given back, and over: these were the last
--- of it. A body longer than p_max_message is not read: body_bytes says its size. headers and properties are JSON.
--- Answers no row at all when the batch is of a life of the server that is over, when the tables came from another server (see
--- sidecar_outbox_restore), or are only being restored.
+-- Answers the rows by seq (batch and over are NULL), then one with only batch, for the next call, and over: the batch
+-- has no more rows. A body longer than p_max_message is not read: body_bytes has its size. headers and properties are
+-- JSON. There is no row at all if the batch is from before a crash of the server, if the tables came from another
+-- server (see sidecar_outbox_restore), or while they are being restored.
 --
--- A batch is text: the snapshots and numbers of 0001_schema.sql, s1/floor/by/s2/ceiling/next floor/next by/life. `next by` is assigned when
--- something was found, since only then something will be sent; without it the search for what was in progress at s1 has no upper end.
+-- A batch is text: the snapshots and numbers of 0001_schema.sql, s1/floor/by/s2/ceiling/next floor/next by/life.
+-- `next by` is assigned only if rows were found, since only then something will be sent; without it the search for
+-- transactions in progress at s1 has no upper end.
 --
--- Two things keep the plan: conditions and orders are written so that one index fits, and no other (a tie of costs read everything): rows
--- of (xid, seq) are compared as rows; and jit is off, or the price of the plans that are switched off would make the planner compile.
+-- Two things keep the plan. Conditions and orders are written so that exactly one index fits (a tie of costs read
+-- everything): rows of (xid, seq) are compared as rows. And jit is off, or the price of the disabled plans would make
+-- the planner compile.
 --
--- Most of what a poll costs is making its plan ready. So where no number was given out since, and nobody was in progress, it is not run at
--- all; and a few transactions at and above xmax(s1) are looked for by their ids, without asking first which of them have a row (that is
--- what outbox_unseen does, for many).
+-- Preparing the plan is most of the cost of a poll. So if no number was assigned since, and no transaction was in
+-- progress, the plan does not run; and a few transactions at and above xmax(s1) are looked up by their ids, without
+-- first finding out which of them have a row (as outbox_unseen does for many).
 --
 -- Locks: none. Rows: none changed. Repeating it: the same batch and p_after have the same rows.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_read(

@@ -1,23 +1,25 @@
--- A step of the tables' turns: the holder of the lease calls it now and then.
+-- A step of the tables' turns, which the owner of the lease calls now and then.
 --
 -- Answers
---   turned   the next table's turn has begun, or that it has was written down: call again
+--   turned   the next table's turn has begun, or its begin was recorded: call again
 --   emptied  the tables whose turn is over were emptied
---   waits    somebody may still be writing to one of those, or not all of theirs was confirmed; or the position is another server's, and its
---            ids mean nothing here: a pooler may have been switched to a restored copy since the lease was asked for
---   rests    there is not enough to be worth a turn: less than p_min_bytes in the table whose turn it is, and the last turn is less than
---            p_min_ms ago; or nothing at all
---   busy     a lock was not to be had at once, or within 100 ms: a dump may be reading
---   lost     another holder has the lease
+--   waits    a transaction may still write to one of those, or not all of their rows are confirmed. Or the position
+--            is another server's, and its ids mean nothing here: a pooler may lead to a restored copy since the lease
+--            was taken
+--   rests    not enough for a turn: less than p_min_bytes in the table whose turn it is, and the last turn is less
+--            than p_min_ms ago; or nothing at all
+--   busy     a lock was not available at once, or within 100 ms: a dump may be reading
+--   lost     another relay has the lease
 --
--- A table is emptied when nobody can write to it any more, and all of it was confirmed. A writer has an id before it reads the turn.
--- turned_by was assigned after the turn was seen to have begun, so a writer that read an earlier one has an id below it. When the oldest id
--- in progress at the position's snapshot is above turned_by, all of those had ended then, and what they wrote is before the position.
--- A crash of the server may make the sequence jump, so nothing is derived from a count: whose turn it is says the sequence, read in this
--- same call, and it must be the turn that was written down. The next turn is a call of its own.
+-- A table is emptied when no transaction can write to it any more, and all its rows are confirmed. A writer has an id
+-- before it reads the turn. turned_by was assigned after the turn was seen to have begun, so a writer that read an
+-- earlier turn has an id below it. When the oldest id in progress at the position's snapshot is above turned_by, all
+-- those writers had ended by then, and their rows are before the position. A crash of the server may make the
+-- sequence jump, so nothing is derived from a count: the sequence, read in this same call, names the present turn,
+-- which must be the recorded one. The next turn takes another call.
 --
--- Locks: the row of the lease, SKIP LOCKED; the tables that it empties, ACCESS EXCLUSIVE, at most 100 ms: nobody writes to them any more.
--- Rows: one; with 'emptied' older positions, too. Repeating it: the next step.
+-- Locks: the row of the lease, SKIP LOCKED; the tables that it empties, ACCESS EXCLUSIVE, at most 100 ms: they have
+-- no writers any more. Rows: one; with 'emptied' older positions, too. Repeating it: the next step.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_turn(p_lease bigint, p_min_bytes bigint, p_min_ms bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -84,7 +86,7 @@ BEGIN
         p.emptied := true;
         v_answer := 'emptied';
     ELSE
-        -- When nothing is published no relay writes a position. It may move to where nothing waits.
+        -- When nothing is published no relay writes a position. It may move to a place behind which nothing waits.
         IF p.upto IS NULL AND p.resending IS NULL THEN
             SELECT n.last_value INTO v_floor FROM onceward.outbox_number n;
             s2 := pg_current_snapshot();

@@ -1,42 +1,47 @@
--- Presence and levers: writes that this instance is there and what its queues do, and answers who else is there and what operators want of
--- the asked consumers. To be called every few seconds.
+-- Presence and operator commands: records that this instance runs and what its queues do, and answers which other
+-- instances run, and the commands for the given consumers. To be called every few seconds.
 --
--- p_queues: a JSON array with an object for each queue; its "consumer" and "may_consume" are read here, and with p_ordered "stop": an ordered
--- queue has nearly reached its delivery limit, which all replicas must know until an operator retries (lever_retry): "count", the deliveries of the
--- message, and "why"; or "outdated", the number of a retry by which an operator let it continue, whose messages are done. p_counter: what the last call answered; NULL: there was
--- none on this connection. p_holders: instances whose claims the caller waits for. p_count: count the others.
+-- p_queues: a JSON array with an object for each queue. Its "consumer" and "may_consume" are read here, and with
+-- p_ordered "stop": an ordered queue has nearly reached its delivery limit, which all replicas must know until an
+-- operator retries (lever_retry): "count", the deliveries of the message, and "why"; or "outdated", the number of a
+-- retry that let the queue continue, and whose messages are done. p_counter: the answer of the last call; NULL: none
+-- on this connection. p_holders: instances whose claims the caller waits for. p_count: count the other instances.
 --
 -- Answers, in this order:
---   kind 'self'      number: the counter to pass next time; yes: somebody else writes under this instance's name: between two calls the
---                    row was written, or what is there has a larger number
---   kind 'others'    with p_count, one for each of p_consumers that other instances may consume, as they wrote within the last 10 seconds:
---                    ord (its place in p_consumers), number: how many they are; and one without ord for the instances that consume none
---                    of them
---   kind 'peer'      with p_count and p_ordered, one for each ordered queue of p_consumers that another instance is subscribed to: ord, name:
---                    the instance, text: the queue, number: of its subscription, counter: deliveries that it has received, priority: of
---                    its subscription, active: the queue delivers to it, yes: it could process a message now
---   kind 'holder'    one for each of p_holders that has a row: name, counter. An instance that has ended does not count any more, and its
---                    row is deleted after 10 minutes
---   kind 'control'   one for each consumer that operators ever wanted something of: ord (its place in p_consumers), yes: paused, text: the
---                    reason, name: who paused or resumed it last, number: when (ms of 1970)
---   kind 'stop'      with p_ordered, one for each stopped queue: ord, text: the queue, name: why, counter: deliveries of the message that
---                    stopped it. Or one for each that an operator lets continue: number: deliveries up to which it does, priority: of the
---                  retry, counter: NULL
---   kind 'retry'     waiting messages are tried at once, by each replica that has not done this number yet: ord, number, name: who said so
---   kind 'held'      what is held while everything fails is given up, by each that has not done this number yet: ord, number, name: who
---                    said so, counter: how many ms ago. What has come since is not meant
---   kind 'give_up'   one for each message that is to be given up: ord, text: its id, name: who said so last
+--   kind 'self'      number: the counter for the next call; yes: another process writes under this instance's name:
+--                    the row was written between two calls, or has a larger number
+--   kind 'others'    with p_count, one for each of p_consumers that other instances may consume, by their reports of
+--                    the last 10 seconds: ord (its place in p_consumers), number: of these instances; and one
+--                    without ord for the instances that consume none of them
+--   kind 'peer'      with p_count and p_ordered, one for each ordered queue of p_consumers that another instance is
+--                    subscribed to: ord, name: the instance, text: the queue, number: of its subscription, counter:
+--                    deliveries that it has received, priority: of its subscription, active: the queue delivers to
+--                    it, yes: it could process a message now
+--   kind 'holder'    one for each of p_holders that has a row: name, counter. The counter of an ended instance stays
+--                    the same, and its row is deleted after 10 minutes
+--   kind 'control'   one for each consumer that ever had an operator command: ord (its place in p_consumers), yes:
+--                    paused, text: the reason, name: the operator of the last pause or resume, number: its time (ms
+--                    since 1970)
+--   kind 'stop'      with p_ordered, one for each stopped queue: ord, text: the queue, name: the reason, counter:
+--                    deliveries of the message that stopped it. Or one for each queue that an operator lets continue:
+--                    number: deliveries up to which it does, priority: of the retry, counter: NULL
+--   kind 'retry'     each replica that has not carried out this number yet retries waiting messages: ord, number,
+--                    name: the operator
+--   kind 'held'      each replica that has not carried out this number yet gives up the messages that it holds because
+--                    of the circuit breaker, if they arrived before the command: ord, number, name: the operator,
+--                    counter: its age in ms
+--   kind 'give_up'   one for each message to be given up: ord, text: its id, name: the operator of the last give-up
 --
--- Ids to give up whose rows are dead or completed by now are taken out of the list: what is redriven lives.
+-- Ids to give up whose rows are dead or completed by now are taken off the list: a redriven message lives.
 --
--- Rows that were not written for 10 minutes are deleted, by a replica's first call and once a minute: each call that counts reads all that
--- are left. The interval between two such calls is the caller's, and grows with their number.
+-- Rows that were not written for 10 minutes are deleted, by a replica's first call and once a minute, since each call
+-- that counts reads all rows. The interval between two such calls is the caller's, and grows with the number of rows.
 --
--- It commits asynchronously: nothing of it must outlive a crash, except a stop.
+-- It commits asynchronously, except for a stop: nothing else must outlive a crash.
 --
--- Locks: the instance's row, and a consumer's when there is something to take out, SKIP LOCKED: it never waits, except for another's
--- uncommitted insert of the same name, or with a stop for the consumer's row of onceward.control, at most a second. A call that finds the
--- instance's row locked writes nothing. Rows: one, by a HOT update.
+-- Locks: the instance's row, and a consumer's when ids are taken off, SKIP LOCKED. It waits only for another's
+-- uncommitted insert of the same name, or with a stop for the consumer's row of onceward.control, at most a second. A
+-- call that finds the instance's row locked writes nothing. Rows: one, by a HOT update.
 -- Repeating it: counts once more.
 CREATE OR REPLACE FUNCTION onceward.sidecar_presence(
     p_instance text, p_number bigint, p_counter bigint, p_version text, p_host text, p_queues json, p_consumers text[], p_holders text[],

@@ -1,13 +1,18 @@
--- The first half of a redrive: makes the row of a letter ready for its message to be published again.
+-- The first half of a redrive: prepares the row of a dead letter for its message, which is published again.
 --
--- Answers: reset (the row was dead, and waits now with all its attempts; or it was purged: the message will make a new one) | completed
--- (the message was completed since, and its row may have been replaced by an entry of the history; the letter is deleted) | other (the row is in work, or was reset before: it is left as it is) |
--- rowless (the letter has no row of its own, or another body was completed under its id; one of the delivery limit that has an id is redriven by the row of that id, if that has
--- its body) | gone (no such letter) | locked (somebody is at the row or the letter: try again).
+-- Answers
+--   reset      the row was dead, and waits now with all its attempts; or it was purged, and the message makes a new one
+--   completed  the message was completed since, and a history entry may have replaced its row; the letter is deleted
+--   other      the row is claimed, or was reset before: it is unchanged
+--   rowless    the letter has no row of its own, or another body was completed under its id. A letter of the delivery
+--              limit that has an id is redriven by the row of that id, if that has its body
+--   gone       there is no such letter
+--   locked     another transaction has locked the row or the letter: try again
 --
--- Locks: the letter, then the row, SKIP LOCKED: it never waits for one; and the consumer's row of onceward.control where the id was to be
--- given up, for which it waits a second at most. Rows: one.
--- Repeating it: after 'reset' it answers 'other', and the message may be published nevertheless; after 'completed' it answers 'gone'.
+-- Locks: the letter, then the row, SKIP LOCKED: it never waits for one; and the consumer's row of onceward.control if
+-- the id was to be given up, for at most a second. Rows: one.
+-- Repeating it: after 'reset' it answers 'other', and the message may be published nevertheless; after 'completed' it
+-- answers 'gone'.
 CREATE OR REPLACE FUNCTION onceward.sidecar_redrive(p_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

@@ -1,17 +1,22 @@
--- The first half of a redrive, for a letter whose message will be published under the id p_message_id, which is not that of a row of
--- its own: the letter has none, or it died under another id than the one that is found in it now. The row of p_message_id decides.
+-- The first half of a redrive, for a letter whose message will be published under the id p_message_id, which has no
+-- row of the letter's own: the letter has none, or died under another id than its message has now. The row of
+-- p_message_id decides.
 --
--- Answers: reset (that row was dead, and waits now with all its attempts; or there is none: the message will make it) | completed (that
--- row, or the one that it died under, was completed; the letter is deleted) | other (that row is in work, or was reset before: it is
--- left as it is) | mismatch (that row has another body) | held (it is in work under the id that it died under) | gone (no such letter)
--- | locked (somebody is at one of the rows or the letter: try again).
+-- Answers
+--   reset      that row was dead, and waits now with all its attempts; or there is none, and the message makes it
+--   completed  that row, or the one that the letter died under, was completed; the letter is deleted
+--   other      that row is claimed, or was reset before: it is unchanged
+--   mismatch   that row has another body
+--   held       the message is claimed under the id that it died under
+--   gone       there is no such letter
+--   locked     another transaction has locked one of the rows or the letter: try again
 --
--- Completed is also what has no row, but an entry of the history with the beginning of the letter's fingerprint.
+-- A history entry with the beginning of the letter's fingerprint, in place of a row, counts as completed.
 --
--- Locks: the letter, then the row that it died under, then the other one, SKIP LOCKED: it never waits for one; and the consumer's row of
--- onceward.control where the id was to be given up, for which it waits a second at most. Rows: two.
--- Repeating it: after 'reset' it answers 'other' (or 'reset' again where there was no row), and the message may be published all the
--- same; after 'completed' it answers 'gone'.
+-- Locks: the letter, then the row that it died under, then the other one, SKIP LOCKED: it never waits for one; and the
+-- consumer's row of onceward.control if the id was to be given up, for at most a second. Rows: two.
+-- Repeating it: after 'reset' it answers 'other' (or 'reset' again if there was no row), and the message may be
+-- published nevertheless; after 'completed' it answers 'gone'.
 CREATE OR REPLACE FUNCTION onceward.sidecar_redrive_as(p_id bigint, p_message_id text) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -36,7 +41,7 @@ BEGIN
         RETURN CASE WHEN FOUND THEN 'locked' ELSE 'gone' END;
     END IF;
 
-    -- Its former row stays dead. Only a later completion of it matters.
+    -- The former row stays dead. Only a later completion of it matters.
     v_other := NOT v_letter.rowless AND v_letter.message_id <> p_message_id;
     IF v_other THEN
         SELECT r.status INTO v_row FROM onceward.inbox r

@@ -1,34 +1,40 @@
--- Records which queue, of which vhost and broker, each of several consumer names belongs to. A queue may have a range: orders-{0..15} are 16.
--- Answers, one an item that is not, or cannot be, recorded, or whose range is another:
---   refused   the name belongs to another queue (broker, vhost and queue say which): two queues under one name would take each other's
---             messages for completed
---   taken     the queue, or one of the range, belongs to another consumer (former): its messages would be done again under this name
---   former    the same, and p_takes_overs names that consumer: the caller is to use its name, under which the rows are. So a replica that
---             still runs under the former name and one that takes it over meet in the same rows
---   order     an ordered queue (p_order_keys: the sources of its order key; '': not ordered; NULL: the caller does not know) whose recorded range is another: a change of the range moves keys to other partitions, so that
---             later messages of a key may come before earlier ones. It is made where p_takes_overs names the recorded range
---   mode      replicas of this consumer keep the order of each key and this one does not (p_order_keys), or the reverse, or they take the
---             keys from other sources (former: those of the record). The setting is changed where p_takes_overs names the recorded queue or range
+-- Records which queue, of which vhost and broker, each of several consumer names belongs to. A queue may have a range:
+-- orders-{0..15} are 16. A recorded queue has no row in the answer, except for `range`. Answers, one per item:
+--   refused   the name belongs to another queue (broker, vhost and queue name it): under one name, two queues would
+--             take each other's messages for completed
+--   taken     the queue, or one of the range, belongs to another consumer (former): this name would process its
+--             messages again
+--   former    the same, and p_takes_overs names that consumer: the caller is to use its name, which the rows have. So
+--             a replica that still runs under the former name and one that takes it over meet in the same rows
+--   order     the recorded range of an ordered queue is another one (p_order_keys: the sources of its order key; '':
+--             not ordered; NULL: unknown). A change of the range moves keys to other partitions, so that later messages
+--             of a key may precede earlier ones. It is made if p_takes_overs names the recorded range
+--   mode      replicas of this consumer keep the order of each key and this one does not (p_order_keys), or the
+--             reverse, or they take the keys from other sources (former: the recorded ones). The setting is changed if
+--             p_takes_overs names the recorded queue or range
 --   running   the same, and p_takes_overs confirms it, but a replica still runs with the recorded setting
---   changes   ord is 0: number is onceward.horizon.order_changes as it was before this call looked at the records. Claims name it, and
+--   changes   ord is 0. number: onceward.horizon.order_changes before this call read the records. Claims name it, and
 --             fail once order.key of their consumer is changed (time_mark)
 --   busy      the record is being changed, or the broker is not known yet (NULL): ask again
---   range     it is recorded, with the range that queue says; former: the range before this call, where it has changed it. A recorded
---             range that is wider is that of replicas before, or of others: the caller reads those partitions, too, until they are empty
--- A recorded queue has no row.
+--   range     recorded, with `queue` as its range; former: the range before this call, if it has changed. A recorded
+--             range that is wider is that of earlier or other replicas: the caller reads those partitions, too, until
+--             they are empty
 --
--- A range under which a replica comes extends the recorded one. With p_ended the caller has found all partitions outside its range empty:
--- then the record becomes the smallest range that has its own and those of the replicas that wrote their presence lately.
+-- The range of a new replica extends the recorded one. With p_ended the caller has found all partitions outside its
+-- range empty: then the record becomes the smallest range that has its own and those of the replicas that wrote their
+-- presence lately.
 --
--- p_takes_overs names the queue that this one has replaced, in whatever vhost and at whatever broker it was; the record is then changed.
--- It may be this queue's own name: then only the vhost or the broker is another.
+-- p_takes_overs names the queue that this one has replaced, in any vhost and at any broker; the record is then
+-- changed. It may be this queue's own name: then only the vhost or the broker is another.
 --
--- A change of order.key is made while no claim is in flight: claims wait for its end, and those of replicas that registered before fail
--- then (time_mark). Such a replica may have stood still, or have no row of presence. After 200 ms behind a claim the answer is busy.
+-- A change of order.key is made while no claim is in flight: claims wait for its end, and those of replicas that
+-- registered before then fail (time_mark). Such a replica may have been suspended, or have no presence row. After 200
+-- ms behind a claim the answer is busy.
 --
--- Locks: for a change of order.key onceward.horizon, against claims; the consumers' rows, only where they are changed, SKIP LOCKED: it never waits for one, except for another's uncommitted insert of
--- the same name or queue, at most a second. Rows: one an item.
--- Repeating it: the second call finds what the first one recorded.
+-- Locks: for a change of order.key onceward.horizon, against claims; the consumers' rows, only if they are changed,
+-- SKIP LOCKED. It waits only for another's uncommitted insert of the same name or queue, at most a second. Rows: one
+-- per item.
+-- Repeating it: the second call finds the records of the first one.
 CREATE OR REPLACE FUNCTION onceward.sidecar_register_many(
     p_consumers text[], p_brokers text[], p_vhosts text[], p_queues text[], p_takes_overs text[], p_ended boolean[] DEFAULT NULL,
     p_order_keys text[] DEFAULT NULL)
@@ -50,12 +56,12 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    -- history_move has done this, except where someone restored the entries alone.
+    -- history_move has done this, unless the entries alone were restored.
     IF pg_relation_size('onceward.history') > 0 AND NOT EXISTS (SELECT FROM onceward.history_begun) THEN
         INSERT INTO onceward.history_begun DEFAULT VALUES;
     END IF;
 
-    -- Before any look at a record: a number that is too old only makes claims fail.
+    -- Before the records are read: a number that is too old only makes claims fail.
     SELECT h.order_changes INTO v_changes FROM onceward.horizon h;
 
     INSERT INTO onceward.consumer AS c (consumer, broker, vhost, queue, order_key)
@@ -115,8 +121,8 @@ BEGIN
         SELECT array_agg(c.consumer), array_agg(c.former) INTO v_changed, v_formers FROM changed c;
         v_changes := coalesce(v_change, v_changes);
     EXCEPTION WHEN unique_violation OR lock_not_available THEN
-        -- Another consumer has one of the queues since: nothing is taken over, and the answers below name it. Or claims
-        -- did not end in time.
+        -- Another consumer has one of the queues since: nothing is taken over, and the answers below name it. Or
+        -- claims did not end in time.
         PERFORM set_config('lock_timeout', '1s', true);
     END;
 

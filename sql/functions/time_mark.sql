@@ -6,10 +6,10 @@
 -- not committed yet. An export first moves the horizon, then waits for those: a transaction that takes the lock
 -- later reads the new horizon.
 --
--- p_order_changes: onceward.horizon.order_changes as it was when the caller registered p_consumers; NULL: not compared.
--- Raises OW010 when one of them has got another order.key since. sidecar_register_many makes such a change under a lock
--- that waits for the callers of this function, so every claim ends before the change or fails: also that of a replica
--- that stood still, or that no presence row shows.
+-- p_order_changes: onceward.horizon.order_changes as it was when the caller registered p_consumers; NULL: not
+-- compared. Raises OW010 if order.key of one of them was changed since. sidecar_register_many makes such a change under
+-- a lock that waits for the callers of this function, so every claim ends before the change or fails: also that of a
+-- replica that was suspended, or has no presence row.
 --
 -- Locks: onceward.horizon, in the mode of an UPDATE; nothing that lasts conflicts with it. Rows: one read.
 -- Repeating it: a later time.

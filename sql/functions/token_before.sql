@@ -1,5 +1,5 @@
--- The id of the message before one in its key, from what token_read answers for its token. NULL: it names none. Raises
--- OW002 if that part of the token is not the key of a message of the same consumer.
+-- The id of the previous message of its key that a token names, from the answer of token_read; NULL: it names none.
+-- Raises OW002 if that part of the token is not the key of a message of the same consumer.
 --
 -- Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.token_before(p_key text[]) RETURNS text

@@ -1,11 +1,11 @@
--- The order of a key within a request with several messages: the token of a message that is in one request with the
--- message before it in its key names that message. It may be completed only with that one, or after it. Otherwise an
--- application that completes a message, and not the one before it, would put the key out of order.
+-- The order of a key within a request with several messages. The token of a message that shares a request with the
+-- previous message of its key names that one, and may be completed only with it or after it. Otherwise an application
+-- that completes a message, and not the one before it, would put the key out of order.
 --
 -- Answers the places in the array of the tokens that name a message which is neither among the tokens nor completed.
 --
--- A row that is gone counts as not completed: it was there when the token was given out, and a message that is tried
--- again gets another token.
+-- A row that is gone counts as not completed: it existed when the token was issued, and a message that is retried
+-- gets another token.
 --
 -- It has the planner settings of its callers. Locks: none, since a completed row stays completed. Rows: none changed.
 -- Repeating it: it only reads.

@@ -1,6 +1,6 @@
--- The longest part of each key that may be completed: answers the places in the array of the tokens that name no
--- message before them, or one that is completed, or one whose token stands before them in the array and is answered,
--- too. See tokens_apart.
+-- The longest part of each key that may be completed. Answers the places in the array of the tokens that name no
+-- message before them, or a completed one, or one whose token stands before them in the array and is answered, too.
+-- See tokens_apart.
 --
 -- p_tokens: valid ones. Most name the one just before them, so that is looked at first.
 --

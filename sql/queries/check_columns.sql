@@ -1,5 +1,5 @@
--- Columns that a table lacks, or that may not be NULL although this program does not write them; NULL: none. Finds a table of another shape under the same
--- version: changed by hand, or half restored.
+-- Columns that a table lacks, or that may not be NULL although this program does not write them; NULL: none. Finds a
+-- table of another shape under the same version: changed by hand, or half restored.
 --
 -- Locks: none. Repeating it: only reads.
 WITH wanted (relation, needed, optional) AS (VALUES

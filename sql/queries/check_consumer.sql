@@ -1,5 +1,5 @@
--- The registration of the consumer $1, and which other consumer has the queue $3 of the virtual host $2; $4: the former queue or consumer, NULL: none. And whether
--- a replica runs with the recorded order.key.
+-- The registration of the consumer $1, the other consumer that has the queue $3 of the virtual host $2, and whether a
+-- replica runs with the recorded order.key. $4: the former queue or consumer, NULL: none.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT c.vhost, c.queue,

@@ -1,4 +1,4 @@
--- Rights that `run` and the commands need and this role lacks, in words; NULL: none.
+-- Rights that `run` and the commands need and this role lacks, as text; NULL: none.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT string_agg(what, ', ' ORDER BY what)

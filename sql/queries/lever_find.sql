@@ -1,4 +1,4 @@
--- Is the consumer $1 known, with the queue $2 (NULL: any)? And how many replicas have it.
+-- Is the consumer $1 known, with the queue $2 (NULL: any)? And the number of replicas that have it.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT EXISTS (SELECT FROM onceward.consumer k WHERE k.consumer = $1 AND k.queue = coalesce($2, k.queue)),

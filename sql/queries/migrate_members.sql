@@ -1,4 +1,5 @@
--- The roles of the schema that no login has, except the login that created them: since PostgreSQL 16 it may administer them.
+-- The roles of the schema that no login has, except the login that created them, which may administer them since
+-- PostgreSQL 16.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT r.rolname

@@ -1,5 +1,5 @@
--- The answer that a redrive of the letter $1 under the message id $2 would get, without doing it. The conditions are those of sidecar_redrive and
--- sidecar_redrive_as, in their order.
+-- The answer that a redrive of the letter $1 under the message id $2 would get, without doing it. The conditions are
+-- those of sidecar_redrive and sidecar_redrive_as, in their order.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT CASE

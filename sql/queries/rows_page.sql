@@ -1,5 +1,5 @@
--- Rows of the inbox behind the key ($1, $2), as JSON, for archives. $3: of this consumer; $4 and $5: received from, and before; NULL: any. The token is left
--- out: its owner could complete the message.
+-- Rows of the inbox behind the key ($1, $2), as JSON, for archives. $3: of this consumer; $4 and $5: received from, and
+-- before; NULL: any. The token is left out: its owner could complete the message.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT r.consumer, r.message_id,

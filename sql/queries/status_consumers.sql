@@ -1,5 +1,5 @@
--- The number of rows by state and of letters, one row per consumer. $1: the configured consumers as a JSON array;
--- they are shown even without any message. The last column: a replica that was seen within 10 minutes uses the
+-- The number of rows by state and of letters, one row per consumer. $1: the configured consumers as a JSON array,
+-- which are shown even without any message. The last column: a replica that was seen within 10 minutes uses the
 -- consumer.
 --
 -- Locks: none. Reads the whole inbox: for a person, not for a timer. Repeating it: only reads.

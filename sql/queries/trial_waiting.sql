@@ -1,4 +1,4 @@
--- Sessions that wait for the session $1, and sessions that wait behind those for the same row: their number, and their process ids.
+-- The number of sessions that wait for the session $1, or behind those for the same row, and their process ids.
 --
 -- Locks: none. Repeating it: only reads.
 WITH w AS MATERIALIZED (
