@@ -63,7 +63,7 @@ static void tell_key(const struct config_finding *finding, const struct check_op
                 *finding->path ? ": " : "", finding->text);
 }
 
-/* NULL: it has errors, which were listed. */
+/* Loads the configuration. NULL: it has errors, which were listed. */
 static struct config *load(const struct check_options *o, struct config_values *values)
 {
     struct config_report report = {0};
@@ -94,7 +94,7 @@ static void check_memory(struct config *c, struct findings *s)
     s->where = NULL;
 }
 
-/* A hint: no key is needed if the publishers set the property. */
+/* Hints at the key for a content type, which is not needed if the publishers set the property. */
 static void hint_content_types(const struct config *c, struct findings *s)
 {
     char where[320];

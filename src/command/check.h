@@ -17,10 +17,10 @@ struct findings {
     const char *where; /* the subject of the lines */
 };
 
-/* A line on standard output. ctx: struct findings. */
+/* Prints a finding on standard output. ctx: struct findings. */
 void check_tell(void *ctx, enum finding kind, const char *text);
 
-/* Prints a JSON object on a line. path: of a key of the configuration, or NULL. */
+/* Prints a finding as a JSON object on a line. path: of a key of the configuration, or NULL. */
 void check_tell_json(enum finding kind, const char *where, const char *path, const char *text);
 
 /* Tries every connection that the configuration names; with `sample` it also reads a message of each queue.

@@ -1,4 +1,4 @@
-/* check --connect: tries everything that the configuration names, one thing after another. */
+/* check --connect: tries everything that the configuration names, in sequence. */
 
 #include "command/check.h"
 
@@ -56,7 +56,7 @@ static void check_database(const struct config *c, struct findings *s)
     free(vhosts);
 }
 
-/* "amqp://host:5672": the URL without user, password, vhost and query. */
+/* Adds "amqp://host:5672": the URL without user, password, vhost and query. */
 static void add_server(struct buf *out, const struct config_broker *c)
 {
     char *url = NULL, *start, *end, *at;
@@ -80,8 +80,8 @@ static int configured_limit(const struct config *c, const struct config_queue *q
     return returns_limit_of_key(q->delivery_limit >= 0 ? q->delivery_limit : c->broker.delivery_limit);
 }
 
-/* Each sample is a delivery, and a quorum queue drops a message beyond its delivery limit. Could one of the
- * next two be that one? */
+/* Could one of the next two deliveries exceed the delivery limit? Each sample is a delivery, and a quorum queue drops
+ * a message beyond its limit. */
 static bool is_near_the_limit(const struct returns *r, const struct message *m, struct buf *out)
 {
     int64_t count = message_delivery_count(m);
@@ -100,7 +100,7 @@ static bool is_near_the_limit(const struct returns *r, const struct message *m, 
     return true;
 }
 
-/* Reads one message of the queue, and requeues it. A queue that drops a message at its first return is left alone. */
+/* Reads one message of the queue, and requeues it. Not for a queue that drops a message at its first return. */
 static void check_sample(const struct config *c, const struct config_queue *q, struct returns *r,
                          struct findings *s)
 {
@@ -155,7 +155,7 @@ static bool check_drop(const struct broker_arguments *a, int limit, struct buf *
     return warning != NULL;
 }
 
-/* Does the broker take the timeout from the consumer? If not, an administrator must set it. */
+/* Does the broker accept the timeout from the consumer? If not, an administrator must set it. */
 static bool check_timeout(const struct config_queue *q, const struct broker_arguments *a, struct buf *text)
 {
     bool is_taken = a->kind == BROKER_KIND_QUORUM &&
@@ -190,7 +190,7 @@ static struct returns check_limit(const struct config *c, const struct config_qu
                                   struct findings *s)
 {
     struct returns r = {.kind = KIND_QUORUM,
-                        .configured = configured_limit(c, q)}; /* the others count no deliveries */
+                        .configured = configured_limit(c, q)}; /* other kinds count no deliveries */
     struct broker_arguments a;
     enum arguments_answer answer = ARGUMENTS_UNREADABLE;
     enum finding kind = FINDING_OK;
@@ -278,9 +278,8 @@ static void check_broker(const struct config *c, const struct config_queue *q, b
     free(vhost);
 }
 
-/* May the user publish to that exchange? The broker checks permissions and the exchange first, the expiration
- * last. So an invalid expiration leads to 406 from an exchange that would accept messages, and nothing is
- * routed. */
+/* May the user publish to that exchange? The broker checks permissions and the exchange first, the expiration last.
+ * So an invalid expiration leads to 406 from an exchange that would accept messages, and nothing is routed. */
 static bool check_exchange(const struct config *c, const char *vhost, const char *exchange, struct fault *f)
 {
     struct message *m = message_new();
@@ -367,7 +366,7 @@ static int probe(const struct config_queue *q, struct fault *f)
     return r;
 }
 
-/* The query is left out, since it may contain a key. */
+/* Checks the application. The URL is shown without its query, which may contain a key. */
 static void check_application(const struct config_queue *q, struct findings *s)
 {
     const char *url = q->ready_url ? q->ready_url : q->forward.url;
@@ -386,7 +385,7 @@ static void check_application(const struct config_queue *q, struct findings *s)
     say(s, ok, text);
 }
 
-/* Could a sidecar lock and write the file here, or does one already? */
+/* Can a sidecar lock and write the file here, or does one already? */
 static void check_state_file(const struct config *c, struct findings *s)
 {
     struct fault f = {0};

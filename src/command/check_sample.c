@@ -1,5 +1,5 @@
-/* `check --sample`: reports the id that the configuration finds in a message, or the sources that would find
- * one. Of the message only names are shown, and the id. */
+/* `check --sample`: reports the id that the configuration finds in a message, or the sources that would find one. The
+ * output has only names from the message, and the id. */
 
 #include "command/check.h"
 

@@ -20,19 +20,19 @@ extern const struct command run_command, check_command, migrate_command, status_
     replay_command, export_command, try_command, health_command, drain_command, reload_command,
     explain_command, example_command, schema_command, completion_command, version_command;
 
-/* The manual page, in roff: from the tables of the subcommands, the events, the keys of the configuration and the errors of
- * the functions for applications. */
+/* The manual page, in roff: from the tables of the subcommands, the events, the keys of the configuration and the
+ * errors of the functions for applications. */
 void manual_add(struct buf *out);
 
-/* Loads the configuration for a command: prints every fault to standard error as "KEY: TEXT". NULL:
- * STATUS_USAGE is due. */
+/* Loads the configuration for a command, and prints every fault to standard error as "KEY: TEXT". NULL: the command
+ * must end with STATUS_USAGE. */
 struct config *command_config(const char *path);
 
-/* The arguments of the program, for `run` to start itself with once more. */
+/* Arguments of the program, with which `run` restarts itself. */
 extern char **command_argv;
 
-/* Loads the configuration and connects to its database; prints errors to standard error. STATUS_DONE, or the
- * exit status. */
+/* Loads the configuration and connects to its database; prints errors to standard error. STATUS_DONE, or the exit
+ * status. */
 int command_open(const char *path, enum admin_use use, struct config **ret_config, struct admin **ret_admin);
 void command_close(struct config *c, struct admin *a);
 

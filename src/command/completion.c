@@ -7,7 +7,7 @@
 
 enum value { VALUE_NONE, VALUE_WORDS, VALUE_FILE, VALUE_OTHER };
 
-/* The kind of value in the word behind the option. */
+/* Kind of value in the word behind the option. */
 static enum value value_of(const struct command_option *row)
 {
     if (row->kind == OPTION_FLAG || row->kind == OPTION_MAYBE)

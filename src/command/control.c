@@ -15,12 +15,12 @@ struct order {
     const char *command, *config, *consumer, *reason, *by;
     bool json, held, is_outbox;
     struct option_words ids;
-    int n_replicas; /* number of replicas that will read it */
+    int n_replicas; /* replicas that will read it */
 };
 
 /* --- arguments --- */
 
-/* The operator's name: "ann@laptop"; in an image without a list of users: "65532@pod". */
+/* Makes the operator's name: "ann@laptop"; in an image without a list of users: "65532@pod". */
 static void name_self(char *ret, size_t size)
 {
     const struct passwd *user = getpwuid(geteuid());
@@ -59,7 +59,7 @@ static const struct config_queue *configured(const struct config *c, const char 
     return NULL;
 }
 
-/* An unknown consumer is a typing error: no replica would ever read the command. */
+/* Finds the consumer. An unknown one is a typing error: no replica would ever read the command. */
 static int find(struct order *o, const struct config *c, struct admin *a, struct fault *f)
 {
     const struct config_queue *q = configured(c, o->consumer);

@@ -86,7 +86,8 @@ static const struct action {
     {"discard", dead_discard, true},
 };
 
-/* Allows `--new-id NEWID` without an equals sign: letters' ids are numbers, so any other word is the new id. */
+/* Reads the operands. `--new-id NEWID` needs no equals sign: the ids of dead letters are numbers, so any other word
+ * is the new id. */
 static int read_operands(struct dead_options *o)
 {
     size_t n = 0;

@@ -93,7 +93,7 @@ int dead_list(const struct dead_options *o, const struct config *c, struct admin
     (void)c;
     if (list.limit < 0)
         list.limit = o->json || filter.n_ids ? 0 : LIST_LIMIT;
-    filter.limit = list.limit ? list.limit + 1 : 0; /* a further one shows whether there are more */
+    filter.limit = list.limit ? list.limit + 1 : 0; /* a further letter shows whether there are more */
     answer = admin_dead_each(a, &filter, false, list_one, &list, &f);
     table_print(&list.table, stdout, text_width(stdout));
     table_deinit(&list.table);
@@ -144,8 +144,8 @@ static void show_body(const struct dead_letter *l)
     buf_deinit(&size);
 }
 
-/* Reports that the message was completed after its death, by its row or its history entry. A login without
- * the right to read those gets the letter only. */
+/* Reports that the message was completed after its death, by its row or its history entry. Without the right to read
+ * those, only the letter is shown. */
 static void show_completed(const struct show *s, const struct dead_letter *l)
 {
     enum redrive_answer answer;

@@ -1,6 +1,6 @@
-/* onceward drain, for a preStop hook: asks the running sidecar to drain (SIGUSR1), and waits until its state
- * file reports the end. The sidecar stays until SIGTERM: if a container's first process ended during its
- * hook, the hook would be killed, and the container might be restarted. */
+/* onceward drain, for a preStop hook: asks the running sidecar to drain (SIGUSR1), and waits until its state file
+ * reports the end. The sidecar stays until SIGTERM: if a container's first process ended during its hook, the hook
+ * would be killed, and the container might be restarted. */
 
 #include "command/common.h"
 #include "command/running.h"
@@ -17,7 +17,7 @@ static int judge_status(const struct running *r, struct fault *f)
                      (long long)r->state.pid, (long long)r->state.status);
 }
 
-/* 0: drained; RUNNING_ENDED: drained and ended; -1. If a drain was requested before, this only waits. */
+/* 0: drained; RUNNING_ENDED: drained and ended; -1. If a drain is in progress already, the command only waits. */
 static int drain(struct running *r, struct fault *f)
 {
     int answer = 0;
@@ -29,7 +29,7 @@ static int drain(struct running *r, struct fault *f)
     return answer == RUNNING_ENDED ? judge_status(r, f) : answer;
 }
 
-/* A drained sidecar ends at once. A signal before that would cut its grace period short. */
+/* Ends a drained sidecar. A signal before its drain is complete would cut the grace period short. */
 static int end(struct running *r, struct fault *f)
 {
     int answer = 0;

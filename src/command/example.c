@@ -28,9 +28,8 @@ const struct command schema_command = {
 
 /* --- example --- */
 
-/* The keys that a new user needs to consider. Servers, names and path are those of the README's set-up.
- * `token_window` is left out: written down at its default, it makes `check` warn that shutdown_grace is
- * shorter. */
+/* Keys that a new user needs to consider. Servers, names and path are those of the README's set-up. `token_window` is
+ * left out: written down at its default, it makes `check` warn that shutdown_grace is shorter. */
 #define QUEUE "queues.<name>."
 
 static const char head[] =
@@ -61,7 +60,7 @@ static void tell_key(void *ctx, const char *path, const char *fallback, const ch
             fprintf(stderr, "%s\n    %s.\n", path, sentence);
 }
 
-/* The configuration for it goes to standard error, so that the application can be written to a file. */
+/* Prints an application. Its configuration goes to standard error, so that the application can be written to a file. */
 static int print_application(bool transaction)
 {
     fputs(transaction ? example_transaction : example_response, stdout);

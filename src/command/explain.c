@@ -96,7 +96,7 @@ static void list_reasons(void)
     list_terms(&deaths);
 }
 
-/* "received, _total": the first key, and the endings of the others. */
+/* Adds "received, _total": the first key, and the endings of the others. */
 static void add_keys(struct buf *out, enum stats_field f)
 {
     char key[STATS_KEY_MAX];
@@ -339,7 +339,7 @@ static bool explain_term(const struct glossary *g, const char *name)
     return known;
 }
 
-/* "p99", "_total": the ending of keys in the stats line. */
+/* Explains "p99" or "_total": the ending of keys in the stats line. */
 static bool explain_ending(const char *name)
 {
     static const enum stats_kind kinds[] = {STATS_KIND_LATENCY, STATS_KIND_QUANTILES, STATS_KIND_BATCH,

@@ -1,10 +1,9 @@
 /* onceward export: rows, letters and stored messages as JSON lines, for archives before they are purged.
  *
- * It covers times before its start, and waits until everything from then is committed. So the next export
- * begins at that time, and nothing between them is missed. Each line has its position, and the order behind a
- * position never changes: rows by consumer and id, letters in the order of death, messages by consumer in the
- * order of arrival. So an interrupted export continues behind the last complete line of its file, for the
- * same time. */
+ * An export covers times before its start, and waits until everything from then is committed. So the next export begins
+ * at that time, and nothing between them is missed. Each line has its position, and the order behind a position never
+ * changes: rows by consumer and id, letters in the order of death, messages by consumer in the order of arrival. So an
+ * interrupted export continues behind the last complete line of its file, for the same time. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -48,7 +47,7 @@ static void line_begin(struct export_run *e, enum export_kind kind, struct slice
     buf_add_char(&e->line, '"');
 }
 
-/* 1: end the export. */
+/* 1: the export ends. */
 static int line_end(struct export_run *e, enum export_kind kind)
 {
     buf_add_char(&e->line, '\n');
@@ -222,7 +221,7 @@ static void asked_write(struct buf *out, const struct options *o)
                all || o->letters ? "true" : "false", all || o->messages ? "true" : "false");
 }
 
-/* Uses the time of the first run when it continues one. Ends where everything is committed. */
+/* Sets the time range, that of the first run if this one continues it. The range ends where everything is committed. */
 static int find_time(struct export_run *e)
 {
     const struct options *o = e->options;
@@ -279,8 +278,8 @@ static int refuse_ended(const struct export_run *e)
 
 /* --- compacted rows --- */
 
-/* The exit status of an otherwise complete export. The database records up to which time it has replaced rows:
- * the configuration may have had another compact_after then, and another replica may have one now. */
+/* Exit status of an otherwise complete export. The database records the time up to which rows were replaced: the
+ * configuration may have had another compact_after then, and another replica may have one now. */
 static int tell_compacted(struct export_run *e)
 {
     const struct options *o = e->options;

@@ -1,5 +1,5 @@
-/* The file of an export. Its first line has a fixed form and is compared with the present request. "2h" meant
- * another time when the export began, so its time is read from that line. */
+/* The file of an export. Its first line has a fixed form and is compared with the present request. "2h" meant another
+ * time when the export began, so its time is read from that line. */
 
 #include "command/export_file.h"
 
@@ -20,7 +20,7 @@ static const char end_line[] = "{\"kind\":\"end\",\"position\":\"end\"}\n";
 
 /* --- reading --- */
 
-/* The offset behind the last line end before `before`; 0: none. -1: the file cannot be read. */
+/* Offset behind the last line end before `before`; 0: none. -1: the file cannot be read. */
 static off_t line_end_before(FILE *file, off_t before)
 {
     char block[BLOCK];
@@ -63,7 +63,7 @@ static size_t time_read(struct slice text, char ret[MESSAGE_TIME_SIZE])
     return len + 2;
 }
 
-/* line: without its line end. */
+/* Reads the first line, given without its line end. */
 static int head_read(struct export_file *x, struct slice line, struct slice asked, struct fault *f)
 {
     size_t len;
@@ -219,7 +219,7 @@ static int sync_out(const struct export_file *x, struct fault *f)
     return x->path && fsync(fileno(x->out)) && errno != EINVAL ? failed(x, f) : 0; /* a pipe or terminal */
 }
 
-/* The data must be on the disk before the last line, which says that they are complete. */
+/* Ends the file. The data must be on the disk before the last line, which marks them as complete. */
 int export_file_end(struct export_file *x, bool all, struct fault *f)
 {
     if (sync_out(x, f))

@@ -21,14 +21,14 @@ struct export_file {
     struct export_place after;                               /* position of its last line */
 };
 
-/* asked: the request as a JSON object. Removes a partial line at the end. -1: f: also when the file is
- * something else, belongs to another request, or is being written by another process. */
+/* Opens the file, and removes a partial line at its end. asked: the request as a JSON object. -1: f, also when the
+ * file has other contents, belongs to another request, or is being written by another process. */
 int export_file_open(struct export_file *x, const char *path, struct slice asked, struct fault *f);
 
 /* Writes the first line of a new file. */
 int export_file_begin(struct export_file *x, struct slice asked, struct fault *f);
 
-/* Writes the last line if everything is written. The file is on the disk when this returns. */
+/* Writes the last line if everything is written. The file is on the disk when the call returns. */
 int export_file_end(struct export_file *x, bool all, struct fault *f);
 
 void export_file_deinit(struct export_file *x);

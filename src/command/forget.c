@@ -57,7 +57,7 @@ static int say(const struct forget_options *o, const struct forgotten *done)
     return STATUS_FAILED;
 }
 
-/* takes_over may be the consumer name of a queue's rows. */
+/* Does the configuration have the consumer? takes_over may be the consumer name of a queue's rows. */
 static bool is_configured(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)

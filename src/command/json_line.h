@@ -4,8 +4,8 @@
 
 /* Adds members to a JSON object that has some already. */
 
-/* ,"KEY":"VALUE"; NULL: null. */
+/* Adds ,"KEY":"VALUE"; NULL: null. */
 void json_add_text(struct buf *out, const char *key, const char *value);
 
-/* ,"body":"TEXT"; for other bytes ,"body_base64url". */
+/* Adds ,"body":"TEXT"; for other bytes ,"body_base64url". */
 void json_add_body(struct buf *out, struct slice body);

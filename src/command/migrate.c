@@ -1,4 +1,4 @@
-/* onceward migrate: brings the schema up to date and prints what it did. */
+/* onceward migrate: brings the schema up to date and prints the changes. */
 
 #include "command/common.h"
 #include "onceward/inbox/admin.h"
@@ -15,7 +15,7 @@ static bool is_database_named(const struct migrate_options *o)
     return o->database.value || o->database.file;
 }
 
-/* Checks the URL before connecting. -1: good; else the exit status. */
+/* Checks the URL before connecting. -1: valid; else the exit status. */
 static int check_database(const struct config_text *database)
 {
     struct fault f = {0};

@@ -20,10 +20,10 @@ enum { MAX_ROWS = 32 };
 
 struct parsing {
     const struct command *command;
-    char *options;      /* the struct that they fill */
+    char *options;      /* struct that the options fill */
     uint32_t given;     /* bit i: row i */
     const char *word;   /* the first operand */
-    size_t form;        /* its place among the words that it may be */
+    size_t form;        /* its place among the accepted words */
     const char **words; /* room for all arguments: of a list, or the operands */
     size_t n_words;
 };
@@ -63,7 +63,7 @@ int option_number(const char *text, int64_t *ret)
     return errno || *end;
 }
 
-/* The place of the text among the words that the row accepts; 0 also where it accepts any text. -1: it is none of them. */
+/* Place of the text among the words that the row accepts; 0 also if the row accepts any text. -1: not among them. */
 static int find_word(const struct command_option *row, const char *text)
 {
     struct slice word;

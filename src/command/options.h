@@ -57,10 +57,10 @@ struct command {
     const char *name;
     const char *does;                     /* a line for the list of commands */
     const char *about;                    /* text above the options; a line feed ends a paragraph */
-    const char *after;                    /* text behind them, or NULL */
+    const char *after;                    /* text below the options, or NULL */
     const struct command_option *options; /* the last one has neither name nor value; NULL: none */
     size_t size;                          /* of the struct that the options fill */
-    int (*run)(void *options);            /* answers the exit status */
+    int (*run)(void *options);            /* returns the exit status */
     void (*more)(struct buf *out);        /* adds lines between the options and `after`; NULL: none */
 };
 
@@ -89,11 +89,11 @@ static inline bool option_is_of(const struct command_option *row, size_t form)
     return !row->of || row->of >> form & 1;
 }
 
-/* Parses the arguments, and runs the command. Answers the exit status. */
+/* Parses the arguments, and runs the command. Returns the exit status. */
 int command_call(const struct command *c, int argc, char **argv);
 
 /* 0; 1: the text is no number. */
 int option_number(const char *text, int64_t *ret);
 
-/* Prints "onceward NAME: TEXT", and where the help is, to standard error. Returns STATUS_USAGE. */
+/* Prints "onceward NAME: TEXT", and how to get the help, to standard error. Returns STATUS_USAGE. */
 int command_wrong(const char *name, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -31,7 +31,7 @@ int pace_wait(struct pace *p)
     int64_t now = clock_us();
 
     if (p->next_us < now)
-        p->next_us = now; /* lost time is not made up for by a burst */
+        p->next_us = now; /* no burst makes up for lost time */
     while (!stop_asked && now < p->next_us) {
         int64_t us = p->next_us - now;
 
@@ -42,7 +42,7 @@ int pace_wait(struct pace *p)
     return stop_asked;
 }
 
-/* "20", "20/s", "30/m" */
+/* Reads "20", "20/s" or "30/m". */
 int rate_read(const char *text, int64_t *ret_interval_us)
 {
     int64_t per_us = 1000000;

@@ -22,7 +22,7 @@ void progress_write(struct buf *out, int64_t n, int64_t total, int64_t took_ms, 
     int64_t rate = took_ms > 0 ? n * 1000 / took_ms : 0;
 
     if (n > total)
-        total = n; /* the count was made earlier */
+        total = n; /* more than were counted before */
     if (bar > 4 && total) {
         buf_add_char(out, '[');
         for (int i = 0; i < bar; i++)

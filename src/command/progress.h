@@ -21,5 +21,5 @@ void progress_end(struct progress *p);
 
 struct buf;
 
-/* The bar's text after took_ms; width: of the terminal. */
+/* Writes the bar after took_ms. width: of the terminal. */
 void progress_write(struct buf *out, int64_t n, int64_t total, int64_t took_ms, int width);

@@ -1,12 +1,11 @@
 /* onceward dead redrive: one letter at a time; first its row, then the broker, then the letter.
  *
- * It may be interrupted at any point and run again. A row that was reset stays so; a message that was
- * published but not confirmed is published again with the same id, and the inbox lets one copy through; a
- * letter is deleted only after the broker's confirm. A letter's new id is derived from the letter, so that
- * the same holds for it.
+ * A redrive may be interrupted at any point and run again. A row that was reset stays so. A message that was published
+ * but not confirmed is published again with the same id, and the inbox lets one copy through. A letter is deleted only
+ * after the broker's confirm. A letter's new id is derived from the letter, so that the same holds for it.
  *
- * The id is searched in the stored message with the present configuration, as the sidecar will do. A message
- * with an id is published unchanged, and the row of that id decides; an existing id is never replaced. */
+ * The id is looked for in the stored message with the present configuration, as the sidecar will do. A message with
+ * an id is published unchanged, and the row of that id decides; an existing id is never replaced. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -47,13 +46,12 @@ struct redrive {
     int64_t n_seen, n_done, n_completed, n_left;
 };
 
-/* The destination of a letter, how its queue finds message ids, and the id that it will find. */
+/* Destination of a letter, with the sources of its queue for message ids, and the id that the queue will find. */
 struct target {
     const struct config_queue *q;
     const char *queue;
-    const char *exchange,
-        *routing_key; /* "" and the queue; of an ordered queue those that the message came by */
-    struct buf words; /* the destination, for a person */
+    const char *exchange, *routing_key; /* "" and the queue; for an ordered queue, as the message arrived */
+    struct buf words;                   /* the destination, for a person */
     char *vhost;
     struct buf id;
     bool is_new; /* the id was added here */
@@ -72,8 +70,8 @@ static void target_address(struct target *t, const struct dead_letter *l)
     }
 }
 
-/* A message of an ordered queue has its key by its routing key, and the exchange sends it to the partition of its key.
- * So it goes the way that it came. */
+/* Sets the destination. A message of an ordered queue goes to its former exchange and routing key, which lead to the
+ * partition of its key. */
 static int target_init(struct target *t, const struct config *c, const struct config_queue *q,
                        const struct dead_letter *l, struct fault *f)
 {
@@ -90,8 +88,8 @@ static int target_init(struct target *t, const struct config *c, const struct co
     return 0;
 }
 
-/* The message as published, without the headers of its first journey. Made from the original bytes; a letter
- * of an older program has only their JSON. */
+/* Makes the message as published, without the headers of its first journey, from the original bytes. A letter of an
+ * older program has only their JSON. */
 static struct message *make_message(const struct dead_letter *l, struct fault *f)
 {
     struct message *m = message_new();
@@ -121,7 +119,7 @@ static struct message *make_message(const struct dead_letter *l, struct fault *f
     return m;
 }
 
-/* The id that the sidecar will find; -1: no usable one, f says why. */
+/* Finds the id that the sidecar will find. -1: no usable one, f says why. */
 static int find_id(const struct message *m, const struct config_queue *q, struct buf *found, struct fault *f)
 {
     return identity_find(q->message_id.items, q->message_id.n, m, jsonread_id, found, f) == IDENTITY_FOUND
@@ -142,8 +140,7 @@ static void set_header(struct message *m, struct slice name, struct slice value)
     m->n_headers = n;
 }
 
-/* Writes the id where the queue looks for it. An id inside the body cannot be set, since the body is the
- * publisher's. */
+/* Writes the id where the queue looks for it. An id inside the body cannot be set, since the body is the publisher's. */
 static int set_id(struct message *m, const struct config_queue *q, const char *id, struct fault *f)
 {
     struct slice value = message_keep(m, id, strlen(id));
@@ -214,7 +211,7 @@ static int add_id(const struct redrive *r, struct target *t, const struct dead_l
     return set_id(m, t->q, buf_text(&t->id), f);
 }
 
-/* The message with its final id; NULL: the letter must stay, f says why. */
+/* Makes the message with its final id. NULL: the letter must stay, f says why. */
 static struct message *prepare(const struct redrive *r, struct target *t, const struct dead_letter *l,
                                struct fault *f)
 {
@@ -271,7 +268,7 @@ static void drop_outlet(struct redrive *r, struct publisher *p)
     publisher_close(p);
 }
 
-/* The letter stays. */
+/* The dead letter stays. */
 #define LEFT (&(struct letter_news){.event = EVENT_LETTER_LEFT})
 
 static int leave(struct redrive *r, const struct dead_letter *l, const char *reason)
@@ -281,8 +278,8 @@ static int leave(struct redrive *r, const struct dead_letter *l, const char *rea
     return 1;
 }
 
-/* Handles a missing confirm. 0: the broker has refused this message, or it cannot be sent at all, and the
- * next one may follow; -1: unknown outcome. */
+/* Handles a missing confirm. 0: the broker has refused this message, or it cannot be sent, and the next one may
+ * follow; -1: unknown outcome. */
 static int not_confirmed(struct redrive *r, struct publisher *p, const struct dead_letter *l)
 {
     static const char connection_forced[] = "320"; /* an operator stops the broker, or its virtual host */
@@ -414,7 +411,7 @@ static int dry_run(struct redrive *r, struct target *t, const struct dead_letter
 
 /* --- letters of the outbox --- */
 
-/* The message as published: it has not been in any queue. */
+/* Makes the message as published, which was never in a queue. */
 static struct message *outbox_message(const struct dead_letter *l, struct fault *f)
 {
     struct message *m = message_new();
@@ -507,7 +504,7 @@ static int outbox_redrive(struct redrive *r, const struct dead_letter *l)
     return answer;
 }
 
-/* The first queue with this consumer name; NULL: the configuration lacks it. */
+/* Finds the first queue with this consumer name. NULL: the configuration lacks it. */
 static const struct config_queue *consumer_find(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)
@@ -586,7 +583,7 @@ int dead_redrive(const struct dead_options *o, const struct config *c, struct ad
     if (!o->json)
         summarize(&r, answer, n_others);
     if (answer == 0 && !filter.limit)
-        letters_tell_missing(o); /* no failure: an earlier run may have redriven them */
+        letters_tell_missing(o); /* not a failure: an earlier run may have redriven them */
     for (size_t i = 0; i < r.n_outlets; i++) {
         publisher_close(r.outlets[i].publisher);
         free(r.outlets[i].vhost);

@@ -1,10 +1,10 @@
-/* onceward replay: publishes stored messages again, in the order of their first claims, to a queue with
- * another consumer.
+/* onceward replay: publishes stored messages again, in the order of their first claims, to a queue with another
+ * consumer.
  *
- * Up to PUBLISHER_WINDOW messages are in flight. The position in the database follows the confirmed ones, in
- * order, so an interrupted replay continues where it stopped. A replay ended by a signal waits for its
- * confirms. After a kill at most one window of messages is published again, with the same ids: the inbox of
- * their new consumer lets one copy through. */
+ * Up to PUBLISHER_WINDOW messages are in flight. The position in the database follows the confirmed ones, in order,
+ * so an interrupted replay continues where it stopped. A replay ended by a signal waits for its confirms. After a
+ * kill at most one window of messages is published again, with the same ids: the inbox of their new consumer lets one
+ * copy through. */
 
 #include "command/common.h"
 #include "command/dead.h"
@@ -32,7 +32,7 @@ struct options {
     bool dry_run, json, out_of_order;
 };
 
-/* The messages in flight, and the one before them, which the position refers to. */
+/* Positions of the messages in flight, and of the one before them. */
 enum { N_PLACES = PUBLISHER_WINDOW + 1 };
 
 struct replay {
@@ -136,8 +136,8 @@ static void add_id(struct buf *out, const char *id)
     buf_add_char(out, '"');
 }
 
-/* Without --name the name describes the replay; a long one is shortened by a digest, since it is a key of the
- * database. */
+/* Names the replay. Without --name its name describes it; a long one is shortened by a digest, since it is a key of
+ * the database. */
 static void name_it(struct replay *r)
 {
     enum { LONG_BYTES = 255 };

@@ -40,8 +40,8 @@ static void add_fault(struct texts *faults, const struct config_finding *finding
     buf_deinit(&line);
 }
 
-/* The kernel kills a process above its control group's limit, again and again, and each kill costs a delivery
- * of every message that it held. */
+/* Adapts the bounds to the control group's limit. The kernel kills a process above that limit, again and again, and
+ * each kill costs a delivery of every message that the process held. */
 static void fit_memory(struct config *c)
 {
     char path[] = "queues";
@@ -55,8 +55,8 @@ static void fit_memory(struct config *c)
     log_finding(&finding);
 }
 
-/* NULL: the log has the reason, and so has faults if given. Warnings are logged only at a start, which
- * includes a reload. */
+/* Loads the configuration. NULL: the log has the reason, and so has faults if given. Warnings are logged only at a
+ * start, which includes a reload. */
 static struct config *load(const char *path, struct texts *faults)
 {
     struct config_report report = {0};
@@ -79,8 +79,8 @@ static struct config *load(const char *path, struct texts *faults)
     return failed ? NULL : config;
 }
 
-/* Several threads allocate bodies of all sizes: large ones are returned to the system at once, and all
- * threads share one heap. */
+/* Tunes the allocator, since several threads allocate bodies of all sizes: large ones are returned to the system at
+ * once, and all threads share one heap. */
 static void memory_tune(void)
 {
     mallopt(M_MMAP_THRESHOLD, 128 * 1024);
@@ -88,7 +88,7 @@ static void memory_tune(void)
     mallopt(M_ARENA_MAX, 1);
 }
 
-/* Blocks requests to reload or drain until they can be handled; they would end the process otherwise. */
+/* Blocks requests to reload or drain until they can be handled, since they would end the process. */
 static void hold_wishes(void)
 {
     sigset_t set;

@@ -1,5 +1,5 @@
-/* Finds the process that runs with a state file: the kernel reports it as the lock's owner. A number in a
- * file is not trusted; the state file counts only if it names that process. */
+/* Finds the process that runs with a state file, which the kernel reports as the lock's owner. A number in a file is
+ * not trusted; the state file counts only if it names that process. */
 
 #include "command/running.h"
 
@@ -40,8 +40,8 @@ int running_path(const struct running_place *o, char **ret, struct fault *f)
 
 /* --- process --- */
 
-/* Does the state come from the process that is held? Its own number may belong to another namespace; its
- * start time is the same in all. */
+/* Does the state come from this process? The process's own number may belong to another namespace; its start time is
+ * the same in all. */
 static bool is_of(const struct state *s, int64_t pid)
 {
     int64_t started = process_started(pid);
@@ -60,7 +60,7 @@ static int read_state(struct running *r, struct fault *f)
     return 0;
 }
 
-/* Without an owner of the lock: evaluates the last state. */
+/* Evaluates the last state, when the lock has no owner. */
 static int judge_last(struct running *r, struct fault *f)
 {
     if (read_state(r, f))
@@ -71,7 +71,8 @@ static int judge_last(struct running *r, struct fault *f)
                      (long long)r->state.pid, r->path);
 }
 
-/* Holds the lock's owner. The lock is checked before and after, so that the number still means that process. */
+/* Keeps a descriptor of the lock's owner. The lock is checked before and after, so that the number still means that
+ * process. */
 static int hold_owner(struct running *r, struct fault *f)
 {
     int64_t again = 0;
@@ -139,8 +140,8 @@ int running_signal(const struct running *r, int number, struct fault *f)
     return 0;
 }
 
-/* The process has ended. Its last state is there, or no state, or another sidecar's: then its writer has
- * given the file up. */
+/* Handles the end of the process. Its last state is in the file. If there is none, or another sidecar's, its writer
+ * has abandoned the file. */
 static int judge_end(struct running *r, struct fault *f)
 {
     int64_t pid = r->state.pid, started = r->state.process_started;

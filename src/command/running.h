@@ -9,13 +9,13 @@ struct fault;
 
 struct running {
     char *path; /* of the state file */
-    int fd;     /* a descriptor of its process, so that a signal never reaches another process with a reused
+    int fd;     /* descriptor of the process, so that a signal never reaches another process with a reused
                    number. -1: it has ended */
     int64_t pid;
     struct state state; /* as last read */
 };
 
-/* Options of such a command: they name the state file. */
+/* Options of such a command, which name the state file. */
 struct running_place {
     const char *state, *config;
 };
@@ -29,8 +29,8 @@ struct running_place {
             OPTION(FILE, place.config), OPTION_OR, .letter = 'c'                                             \
     }
 
-/* The path of the state file: --state, else the configuration's (--config, else ONCEWARD_CONFIG), else the
- * default. The caller owns *ret. -1: f; *ret is then the default. */
+/* Path of the state file: --state, else the configuration's (--config, else ONCEWARD_CONFIG), else the default. The
+ * caller owns *ret. -1: f; *ret is then the default. */
 int running_path(const struct running_place *o, char **ret, struct fault *f);
 
 enum { RUNNING_ENDED = 1 };
@@ -40,10 +40,10 @@ enum { RUNNING_ENDED = 1 };
  * always needed. */
 int running_open(struct running *r, const char *path, struct fault *f);
 
-/* "draining instance payments-1, process 12, queues a, b" on standard output. */
+/* Prints "draining instance payments-1, process 12, queues a, b". */
 void running_name(const struct running *r, const char *doing);
 
-/* -1: f. A process that has ended in the meantime is no error. */
+/* Sends a signal. -1: f. A process that has ended in the meantime is no error. */
 int running_signal(const struct running *r, int number, struct fault *f);
 
 /* Waits a moment, or for the process's end, and reads its state again. 0; RUNNING_ENDED: it has ended, its

@@ -1,5 +1,5 @@
-/* Checks --since. The database accepts much more than users mean, so this check is strict, and reports a
- * mistake before any connection is made. */
+/* Checks --since. The database accepts much more than users mean, so this check is strict, and reports a mistake
+ * before any connection is made. */
 #include "command/since.h"
 
 #include "onceward/config/config.h"
@@ -8,7 +8,7 @@
 
 #define MOST_MS (3650 * INT64_C(86400000))
 
-/* Exactly n digits, with a value in the range. Advances behind them. */
+/* Takes exactly n digits, with a value in the range. */
 static bool number(const char **at, int n, int least, int most)
 {
     int value = 0;
@@ -54,7 +54,7 @@ static bool fraction(const char **at)
     return n >= 1 && n <= 9;
 }
 
-/* PostgreSQL accepts zones of less than 16 hours, which covers all that exist. */
+/* Takes a zone. PostgreSQL accepts zones of less than 16 hours, which covers all that exist. */
 static bool zone(const char **at)
 {
     if (take(at, 'Z') || take(at, 'z') || !**at)

@@ -143,7 +143,7 @@ static void draw(const struct top *t)
     buf_deinit(&text);
 }
 
-/* On Ctrl-Z the shell gets its terminal back; afterwards it is set up again. */
+/* Gives the shell its terminal back on Ctrl-Z, and takes it again afterwards. */
 static void stop_a_while(struct top *t)
 {
     stopped = 0;
@@ -153,7 +153,7 @@ static void stop_a_while(struct top *t)
     draw(t);
 }
 
-/* Waits for the next refresh; true: end. */
+/* Waits for the next refresh. True: the user ends the program. */
 static bool rest(struct top *t)
 {
     int64_t until = clock_ms() + EVERY_MS;

@@ -1,5 +1,5 @@
-/* The drawing of `top`: totals, operator commands, and one line per queue and replica. A narrow screen has
- * fewer columns; the least important ones go first. */
+/* The drawing of `top`: totals, operator commands, and one line per queue and replica. A narrow screen lacks the
+ * least important columns. */
 #include "command/top_view.h"
 
 #include "onceward/base/mem.h"
@@ -73,7 +73,7 @@ static size_t n_chars(const char *text)
     return n;
 }
 
-/* Cuts to a number of characters, and marks the cut by the last one. */
+/* Cuts to a number of characters, and marks the cut with the last one. */
 static void cut_chars(struct buf *b, size_t from, size_t most)
 {
     size_t n = 0, last = from;
@@ -96,7 +96,7 @@ static void cell_name(struct buf *cell, const char *text, size_t most)
     cut_chars(cell, 0, most);
 }
 
-/* "950", "12.3k", "4.5M": never wider than five characters. */
+/* Adds "950", "12.3k" or "4.5M": never wider than five characters. */
 static void add_short(struct buf *b, double d, bool fine)
 {
     if (d < 0)
@@ -119,7 +119,7 @@ static void cell_pair(struct buf *cell, double a, double b, bool fine, const cha
     buf_add_text(cell, a < 0 && b < 0 ? "" : unit);
 }
 
-/* The host name, which people know, unless several instances share it. */
+/* Name of the replica: the host name, which people know, unless several instances share it. */
 static const char *replica_name(const struct fleet *f, const struct fleet_queue *q)
 {
     if (!q->host || !*q->host)

@@ -10,7 +10,7 @@ struct top_screen {
     int width, height; /* in characters; width 0: unlimited; height 0: as many lines as there are */
     bool colour;
     const char *where, *clock; /* the database; the time of day */
-    const char *fault;         /* why newer figures are missing; NULL: they are not */
+    const char *fault;         /* why newer figures are missing; NULL: they are current */
 };
 
 /* Appends the lines, each with a line feed. */

@@ -1,6 +1,6 @@
 /* onceward try: checks within seconds that an application fulfils its part of the contract, without a broker.
  *
- * It claims messages of its own under its own consumer name, and sends them like a sidecar; rows and effects
+ * The program claims messages of its own under its own consumer name, and sends them like a sidecar; rows and effects
  * show the result. Its rows are deleted at the end in every case. */
 
 #include "command/try.h"
@@ -138,7 +138,7 @@ static int run_cases(struct try_run *t)
     return 0;
 }
 
-/* Deletes the rows in every case. An application that is still at work may keep one locked for a moment. */
+/* Deletes the rows in every case. An application that still works may keep one locked for a moment. */
 static int clean_up(struct try_run *t, struct fault *f)
 {
     int64_t until_ms = clock_ms() + CLEAN_MS;

@@ -66,14 +66,14 @@ struct try_run {
     struct effects *effects; /* NULL: not given */
     struct wait *wait;
     struct forward *forward;
-    struct buf message; /* as given; {{id}} stands for the message's id */
+    struct buf message; /* as given; {{id}} is the place of the message's id */
     const char *content_type;
     unsigned n_sent;
     struct shot *shots[512];
     int n_shots;
 
     int64_t end_ms;      /* clock_ms() at which the run ends in any state */
-    bool is_late;        /* the run ended for that reason; the fault says nothing else */
+    bool is_late;        /* the run ended for that reason; the fault has no other */
     int64_t ordinary_us; /* duration of an ordinary answer */
     int64_t effect_of_one;
     bool works;      /* an ordinary message is completed; otherwise few cases make sense */
@@ -91,8 +91,8 @@ struct try_run {
 
 enum { TRY_BATCH_MAX = 8 };
 
-/* A message, its request, and the answer to it. With forward.batch one shot can carry others: its request has
- * the messages of all its members, and each of them gets the answer as it concerns that message. */
+/* A message, its request, and the answer to it. With forward.batch one shot can carry others: its request has the
+ * messages of all its members, and each member gets its part of the answer. */
 struct shot {
     struct trial_claim claim;
     struct buf body;
@@ -101,10 +101,10 @@ struct shot {
     struct shot *members[TRY_BATCH_MAX]; /* of the request that this shot carries, itself included */
     int n_members;
     struct buf envelope;
-    bool named;   /* the answer names it as failed; `status` is the named one */
+    bool named;   /* the answer names the message as failed; `status` is the named one */
     bool unclear; /* a 2xx without the outcomes of its messages */
     struct header_block headers;
-    int64_t before; /* --effect without $1: its count before */
+    int64_t before; /* for --effect without $1: the count before the shot */
     uint64_t ref;
     bool answered;
     enum answer_kind kind;
@@ -125,10 +125,10 @@ extern volatile sig_atomic_t try_stop_asked;
 
 /* --- try_send.c: each returns 0, or -1 with t->fault (also after a signal) --- */
 
-/* A claimed message with an id of its own. t owns it. */
+/* Claims a message with an id of its own. t owns it. */
 int shot_new(struct try_run *t, const struct shot_kind *kind, struct shot **ret);
 
-/* Another request for the same message with the same token, without another claim. */
+/* Makes another request for the same message with the same token, without another claim. */
 int shot_again(struct try_run *t, const struct shot *s, struct shot **ret);
 
 /* Takes the row over with a new token; s keeps its old one, *ret has the new one. by: see trial.h. */
@@ -140,24 +140,24 @@ void shot_send(struct try_run *t, struct shot *s, const struct shot_kind *kind, 
 void shots_send(struct try_run *t, struct shot *const *shots, int n, int64_t timeout_ms);
 void shot_abandon(struct try_run *t, struct shot *s);
 
-/* Handles events until one has happened, at most until until_ms. */
+/* Handles events until one has happened, until until_ms at most. */
 int try_turn(struct try_run *t, int64_t until_ms);
 int try_pause(struct try_run *t, int64_t ms);
 
 /* Waits for the answer; abandons the request after timeout_ms. */
 int shot_wait(struct try_run *t, struct shot *s, int64_t timeout_ms);
 
-/* The committed effects of the message; *ret -1: unknown. */
+/* Counts the committed effects of the message; *ret -1: unknown. */
 int shot_effect(struct try_run *t, const struct shot *s, int64_t *ret);
 
 /* The same, as soon as that many exist, or at until_ms. */
 int shot_effect_by(struct try_run *t, const struct shot *s, int64_t wanted, int64_t until_ms, int64_t *ret);
 
-/* For an answered shot: completes the row if the sidecar would, and waits for the commit if the answer allows
- * that. *ret: the row is completed. */
+/* Completes the row of an answered shot if the sidecar would, and waits for the commit if the answer allows that.
+ * *ret: the row is completed. */
 int shot_finish(struct try_run *t, struct shot *s, bool *ret);
 
-/* The same; waits at most until until_ms. shot_commit_ms: until when shot_finish would wait. */
+/* The same, until until_ms at most. shot_commit_ms: time until which shot_finish would wait. */
 int shot_finish_by(struct try_run *t, struct shot *s, int64_t until_ms, bool *ret);
 int64_t shot_commit_ms(const struct try_run *t, const struct shot *s);
 
@@ -167,7 +167,7 @@ int shot_run(struct try_run *t, struct shot *s, const struct shot_kind *kind, bo
 /* Does the answer report success for this message? */
 bool shot_says_done(const struct shot *s);
 
-/* "answered 500: \"…\" after 3 ms" */
+/* Writes "answered 500: \"…\" after 3 ms". */
 const char *shot_words(const struct shot *s, char *out, size_t size);
 
 /* Sends shots while their rows are locked, and waits until `wanted` sessions wait for the locks, or the shots
@@ -185,7 +185,7 @@ void try_skip(struct try_run *t, enum try_case which, const char *format, ...)
 void try_note(struct try_run *t, enum try_case which, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Cases about several messages belong to forward.batch. */
+/* Does the case apply? Cases about several messages belong to forward.batch. */
 bool try_applies(const struct try_run *t, enum try_case which);
 bool try_breaks(const struct try_run *t);
 bool try_is_permanent(const struct try_run *t, int status); /* in permanent_status */

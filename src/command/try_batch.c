@@ -14,7 +14,7 @@ enum {
     LATE_MS = 50,
     EFFECT_MS = 1500,
     REQUEST_MS = 10000,
-    CUT_MS = 600, /* the work before complete must fit in */
+    CUT_MS = 600, /* the work before complete must fit into this time */
     N_WATCHED = 3,
 };
 
@@ -99,7 +99,7 @@ static int several_run(struct try_run *t, struct several *b)
     return shot_wait(t, b->shots[0], REQUEST_MS) || several_finish(t, b) ? -1 : 0;
 }
 
-/* A failed request leaves tokens valid, so the sidecar may send the same ones again. */
+/* Sends the same tokens again, as the sidecar may: a failed request leaves them valid. */
 static int several_again(struct try_run *t, const struct several *b, unsigned without, struct several *ret)
 {
     ret->n = 0;
@@ -146,7 +146,7 @@ static int count_undone(const struct several *b, unsigned without, char *words, 
     return n;
 }
 
-/* Rows and effects of all messages that are not left out. */
+/* Compares rows and effects of all messages that are not left out. */
 static bool differ(struct try_run *t, const struct several *b, unsigned without, enum try_finding finding)
 {
     for (int i = 0; i < b->n; i++) {
@@ -318,8 +318,8 @@ int try_stale_one(struct try_run *t)
 
 /* ---- commit ---- */
 
-/* Row, then effect: a committed effect behind a row that was not completed proves two transactions, where the
- * row is still not completed behind the effect. */
+/* Reads row, then effect. A committed effect behind a row that was not completed proves two transactions, if the row
+ * is still not completed behind the effect. */
 static int judge_apart(struct try_run *t, struct several *b, bool *ret_unfinished)
 {
     *ret_unfinished = false;
@@ -420,7 +420,7 @@ int try_commit(struct try_run *t)
 
 /* ---- cut ---- */
 
-/* Like a sidecar that dies: the connection closes, and another replica takes all messages over. */
+/* Acts like a sidecar that dies: the connection closes, and another replica takes all messages over. */
 int try_cut(struct try_run *t)
 {
     struct several b = {0}, next = {0};

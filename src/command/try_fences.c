@@ -1,9 +1,8 @@
 /* The cases of `onceward try` about the token and the transaction.
  *
- * They lock the message's row: complete() waits while it is locked, so the application stops in the middle of
- * its work for as long as needed. Row and effect are read one after the other, which proves their order: a
- * committed effect, followed by a row that is not completed, existed at the same time; so did a completed
- * row, followed by no effect. */
+ * They lock the message's row: complete() waits while it is locked, so the application stops in the middle of its
+ * work for as long as needed. Row and effect are read in sequence, which proves their order: a committed effect,
+ * followed by a row that is not completed, existed at the same time; so did a completed row, followed by no effect. */
 
 #include "command/try.h"
 
@@ -16,7 +15,7 @@ enum {
     LATE_MS = 50,
     COMMIT_MS = 2500,
     REQUEST_MS = 10000,
-    WINDOW_MS = 600, /* of the case `window`; the work before complete must fit in */
+    WINDOW_MS = 600, /* of the case `window`; the work before complete must fit into it */
     LATER_MS = 100,
     N_WATCHED = 10,
     WATCH_MS = 4000,  /* for all messages together; at least one is watched */
@@ -26,7 +25,7 @@ enum {
 static const struct shot_kind ordinary = {0};
 static const struct shot_kind expiring = {.window_ms = SHORT_MS};
 
-/* Cases about tokens only make sense for an application that gets tokens. */
+/* Has the application tokens? Otherwise cases about them make no sense. */
 static bool has_token(struct try_run *t, enum try_case which)
 {
     if (!t->q->transaction)
@@ -52,7 +51,7 @@ static void judge_stale(struct try_run *t, const struct shot *s, int64_t effect)
             try_found(t, TRY_FOUND_REFUSED_FOR_EVER, "It %s.", words);
 }
 
-/* The request with the newer token. */
+/* Runs the request with the newer token. */
 static int run_next(struct try_run *t, struct shot *next, enum try_finding finding)
 {
     bool completed;
@@ -90,8 +89,8 @@ enum met {
     MET_NOT,
 };
 
-/* Sends s while its row is locked, and waits until complete() is called. If that does not happen, it unlocks
- * the row and records the reason for the case. */
+/* Sends s while its row is locked, and waits until complete() is called. If that does not happen, unlocks the row and
+ * records the reason for the case. */
 static int meet_one(struct try_run *t, struct shot *s, enum try_case which, int64_t timeout_ms, enum met *ret)
 {
     const struct trial_claim *const claims[] = {&s->claim};
@@ -125,8 +124,8 @@ static int wait_told(struct try_run *t)
     return 0;
 }
 
-/* Ends the token while the application works, and makes it valid again after the error: an application that
- * uses it then has tried twice in one request. *ret_again: it did. */
+/* Ends the token while the application works, and makes it valid again after the error. An application that uses it
+ * then has tried twice in one request: *ret_again. */
 static int end_under_hands(struct try_run *t, bool *ret_again)
 {
     struct trial_row row;
@@ -222,7 +221,7 @@ int try_twice(struct try_run *t)
 
 /* ---- early ---- */
 
-/* The findings about one message while it is watched. */
+/* Findings about one message while it is watched. */
 struct watched {
     int64_t effect; /* at the previous read; -1: unknown */
     bool late;      /* the row was not completed at the answer */

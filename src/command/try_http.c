@@ -24,7 +24,7 @@ enum {
 struct many {
     struct shot *shots[MANY_MAX];
     int n, at_once; /* at_once 0: not observed */
-    bool met;       /* no shot was answered before */
+    bool met;       /* no shot was answered before they met */
     int64_t took_us;
 };
 
@@ -44,7 +44,7 @@ static int many_send(struct try_run *t, struct many *m)
     return 0;
 }
 
-/* Locked rows stop each request in complete(), so those at work can be counted. */
+/* Counts the requests in complete(), where locked rows stop each of them. */
 static int many_meet(struct try_run *t, struct many *m)
 {
     if (!t->q->transaction)
@@ -85,7 +85,7 @@ static int many_judge(struct try_run *t, const struct many *m)
     return 0;
 }
 
-/* ---- a request at a time, without a lock ---- */
+/* ---- a single request at a time, without a lock ---- */
 
 /* A plain connection to the application; -1: impossible. */
 static int connect_plainly(const struct try_run *t)
@@ -113,7 +113,7 @@ static int connect_plainly(const struct try_run *t)
     return fd;
 }
 
-/* While one request's body never ends, another request must be answered. */
+/* Does another request get an answer while one request's body never ends? */
 static int try_beside_slow(struct try_run *t)
 {
     static const char half[] = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{";

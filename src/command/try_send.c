@@ -1,7 +1,7 @@
 /* Messages of `onceward try`: claimed and sent as by a sidecar.
  *
- * Database calls block for a moment; meanwhile the kernel handles requests in flight, whose answers are read
- * in the next turn. */
+ * Database calls block for a moment; meanwhile the kernel handles requests in flight, whose answers are read in the
+ * next turn. */
 
 #include "command/try.h"
 
@@ -80,7 +80,7 @@ static void headers_add(struct message *m)
     }
 }
 
-/* Makes the message as it would come from a broker. Its body is a copy: the message owns what it points to. */
+/* Makes the message as it would arrive from a broker. Its body is a copy: the message owns what it points to. */
 static void message_write(const struct try_run *t, struct shot *s, const struct shot_kind *kind)
 {
     struct message *m = s->message = message_new();
@@ -295,7 +295,7 @@ static void take_answer(struct shot *s, const struct answer *a)
     snprintf(s->error, sizeof s->error, "%s", a->error);
 }
 
-/* The part of the answer that concerns one message of several. */
+/* Takes the part of the answer that concerns one of several messages. */
 static void take_reading(struct shot *s, const struct answer *a, const struct batch_reading *reading,
                          const struct batch_member *m)
 {
@@ -498,7 +498,7 @@ static int count_answered(struct shot *const *shots, int n)
 int try_meet(struct try_run *t, struct shot *const *shots, int n, int wanted, int *ret_waiting)
 {
     int64_t changed_ms = clock_ms(), since_ms = changed_ms;
-    /* The application's work may come before complete, so the first shot gets more time. */
+    /* The application's work may precede complete, so the first shot gets more time. */
     int64_t work_ms = STILL_MS + t->ordinary_us / 500;
     int last = -1, seen;
 

@@ -34,7 +34,7 @@ void try_found(struct try_run *t, enum try_finding which, const char *format, ..
     va_list args;
 
     if (t->found[which])
-        return; /* the first one is kept */
+        return; /* the first finding is kept */
     t->found[which] = true;
     va_start(args, format);
     vsnprintf(t->details[which], sizeof t->details[which], format, args);

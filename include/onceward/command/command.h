@@ -4,5 +4,5 @@
 
 enum { STATUS_DONE = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
-/* argv to command. */
+/* Finds and runs the command of argv. */
 int command_main(int argc, char **argv);
