@@ -29,7 +29,7 @@ static void file_limit(const char *path, uint64_t *least)
     fclose(f);
 }
 
-/* The limits of the group and of its ancestors. In a container without a cgroup namespace the path is the
+/* Reads the limits of the group and of its ancestors. In a container without a cgroup namespace the path is the
  * host's, and only the mount's root exists. */
 static void group_limit(const char *root, const char *mount, const char *group, const char *file,
                         uint64_t *least)

@@ -1,5 +1,5 @@
-/* The actions at failpoints, and the times that a test has shortened. They are set once before there are
- * threads; afterwards only the counts change, atomically.
+/* The actions at failpoints, and the times that a test has shortened. They are set once before there are threads;
+ * afterwards only the counts change, atomically.
  *
  * A build without ONCEWARD_FAILPOINTS contains none of this. */
 #include "onceward/base/failpoint.h"

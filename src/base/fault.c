@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Peers put line ends into their messages; a fault is one line. */
+/* Replaces control characters: peers put line ends into their messages, but a fault is one line. */
 static void flatten(char *text)
 {
     size_t len = strlen(text);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* 1..65535, digits only; 0: not a port. */
+/* Parses a port, 1..65535, digits only; 0: not a port. */
 static int port_of(const char *text)
 {
     size_t len = strlen(text);

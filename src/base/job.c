@@ -1,7 +1,7 @@
 /* A job. The thread and the waiting side share one block; the last one to finish frees it.
  *
- * Each ending thread joins the one that ended before it, and job_wait_all joins the last one. So no thread is
- * left behind, and the libraries' per-thread data is freed before the process ends. */
+ * Each ending thread joins the one that ended before it, and job_wait_all joins the last one. So no thread is left
+ * behind, and the libraries' per-thread data is freed before the process ends. */
 #include "onceward/base/job.h"
 
 #include "onceward/base/clock.h"
@@ -71,8 +71,8 @@ static void *job_main(void *p)
         job_free(j);
         return NULL;
     }
-    /* From here on the other side may take and free the job at any time; only the descriptor number still
-     * belongs to this thread. */
+    /* From here on the other side may take and free the job at any time; only the descriptor number still belongs to
+     * this thread. */
     return NULL;
 }
 

@@ -22,8 +22,7 @@ static bool is_file_at(int fd, const char *path)
            open_one.st_dev == there.st_dev;
 }
 
-/* The descriptor that the previous program passed on, or -1. A number that now belongs to another file is not
- * touched. */
+/* Descriptor that the previous program passed on, or -1. A number that now belongs to another file is not touched. */
 static int inherited(const char *path, const char *keeper)
 {
     const char *text = keeper ? getenv(keeper) : NULL;
@@ -35,7 +34,7 @@ static int inherited(const char *path, const char *keeper)
     return !*end && fd > 2 && fd <= INT32_MAX && is_file_at((int)fd, path) ? (int)fd : -1;
 }
 
-/* Refuses links and anything but a regular file, which another user may have put there. */
+/* Opens a regular file only. Another user may have put a link or something else there. */
 static int open_file(const char *path, int flags, struct fault *f)
 {
     struct stat st;

@@ -1,7 +1,7 @@
 /* The log. Callers build lines on their stacks and queue each as one block for a single writer thread.
  *
- * Bounds: each class of lines has room for a fixed number of bytes in the queue; lines that do not fit are
- * dropped and counted. The lock is held for pointer work only, never during a write. */
+ * Bounds: each class of lines has room for a fixed number of bytes in the queue; lines that do not fit are dropped and
+ * counted. The lock is held for pointer work only, never during a write. */
 #include "onceward/base/log.h"
 
 #include "onceward/base/clock.h"
@@ -132,7 +132,7 @@ static bool line_key(struct log_line *l, const char *key, size_t value_need)
     return true;
 }
 
-/* Operators read the log at a terminal, so characters that act there are written as escapes. */
+/* Adds a string. Characters that act on a terminal are written as escapes, since operators read the log there. */
 static void line_string(struct log_line *l, struct slice s)
 {
     char escaped[8];
@@ -170,7 +170,7 @@ static bool is_plain(struct slice s)
     return s.len > 0;
 }
 
-/* In LOG_TEXT, quotes are written only around values that would be misread without them. */
+/* Adds a value. In LOG_TEXT, quotes are written only around values that would be misread without them. */
 static void line_value(struct log_line *l, struct slice s)
 {
     if (l->format == LOG_TEXT && is_plain(s) && line_has_room(l, s.len))
@@ -243,7 +243,7 @@ static void message_keep(struct log_line *l, const char *key, size_t start)
     }
 }
 
-/* The number of bytes that fit without cutting an escape or a character. */
+/* Number of bytes that fit without cutting an escape or a character. */
 static size_t message_value_len(const char *data, size_t len, size_t most)
 {
     size_t n = 0;
@@ -297,7 +297,7 @@ static size_t message_make(const struct log_line *l, char message[MESSAGE_MAX])
     return len;
 }
 
-/* Inserts the message last, because it is made from the fields. */
+/* Inserts the message. This comes last, because the message is made from the fields. */
 static void message_insert(struct log_line *l)
 {
     char message[MESSAGE_MAX], text[MESSAGE_MAX + 24];
@@ -324,7 +324,7 @@ static void time_now(char text[TIME_MAX])
     snprintf(text + n, TIME_MAX - n, ".%03dZ", (int)(now % 1000));
 }
 
-/* TIME LEVEL QUEUE MESSAGE event=NAME */
+/* Begins "TIME LEVEL QUEUE MESSAGE event=NAME". */
 static void begin_text(struct log_line *l, enum log_level level, const char *queue)
 {
     char time[TIME_MAX], head[TIME_MAX + 16];
@@ -461,7 +461,7 @@ void log_texts(struct log_line *l, const char *key, const struct texts *value)
     line_add(l, "]", 1);
 }
 
-/* TAIL_ROOM was reserved for this. */
+/* Ends the line, with the room that TAIL_ROOM has reserved. */
 static void line_close(struct log_line *l)
 {
     message_insert(l);
@@ -522,8 +522,8 @@ static uint64_t n_lines(const char *data, size_t len)
     return n;
 }
 
-/* Writes all of it, or less when the descriptor is broken or the time limit of log_stop has passed. Returns
- * the number of bytes written. */
+/* Writes everything, or less if the descriptor is broken or the time limit of log_stop has passed. Returns the number
+ * of bytes written. */
 static size_t write_all(const char *data, size_t len)
 {
     size_t done = 0;
@@ -566,7 +566,7 @@ static void write_lines(const char *data, size_t len)
     atomic_fetch_add(&state.dropped, n_lines(data + done, len - done));
 }
 
-/* Joins queued lines up to a good write size: under load one write carries many lines. */
+/* Writes the queued lines. Lines are joined up to a good write size: under load one write carries many. */
 static void *writer(void *unused)
 {
     static char block[64 * 1024];

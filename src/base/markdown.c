@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The length of the next word; a space between backticks does not end it. */
+/* Length of the next word. A space between backticks does not end it. */
 static size_t word_len(const char *p)
 {
     bool is_code = false;
@@ -15,7 +15,7 @@ static size_t word_len(const char *p)
     return n;
 }
 
-/* The columns of a text in UTF-8. */
+/* Number of columns of a text in UTF-8. */
 static size_t columns(const char *p, size_t len)
 {
     size_t n = 0;

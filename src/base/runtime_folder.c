@@ -32,7 +32,7 @@ static bool is_own_folder(const char *path)
            access(path, W_OK | X_OK) == 0;
 }
 
-/* An existing folder counts by its own rights, otherwise the parent's rights count. */
+/* Can the folder be used? An existing one counts by its own rights, otherwise the parent's rights count. */
 static bool has_run_folder(void)
 {
     struct stat st;
@@ -51,7 +51,7 @@ static char *private_folder(void)
     return b.data;
 }
 
-/* The places in the order of preference; NULL: this one cannot be used. */
+/* Path of a place, in the order of preference; NULL: this one cannot be used. */
 enum place { PLACE_ENVIRONMENT, PLACE_RUN, PLACE_PRIVATE, PLACE_SESSION, N_PLACES };
 
 static char *place_path(enum place place)

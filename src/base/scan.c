@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-enum { EXPONENT_MOST = 1000000 }; /* no larger one is counted exactly */
+enum { EXPONENT_MOST = 1000000 }; /* no larger exponent is counted exactly */
 
 static void skip_space(struct scan *s)
 {
@@ -172,7 +172,8 @@ static bool skip_digits(struct scan *s)
     return s->at > start;
 }
 
-/* Of the zeros that the exponent stands for; a negative one stands for none. Reads on to the end of the digits. */
+/* Reads an exponent to the end of its digits, and counts the zeros that it stands for; a negative one stands for
+ * none. */
 static bool skip_exponent(struct scan *s, size_t *zeros)
 {
     bool negative = s->at < s->end && *s->at == '-';

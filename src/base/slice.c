@@ -12,8 +12,8 @@ int slice_compare(struct slice a, struct slice b)
     return a.len < b.len ? -1 : a.len > b.len;
 }
 
-/* The length of the well-formed sequence at p, or 0. The bounds of the second byte exclude overlong forms,
- * surrogates and code points above U+10FFFF (RFC 3629, section 4). */
+/* Length of the well-formed sequence at p, or 0. The bounds of the second byte exclude overlong forms, surrogates and
+ * code points above U+10FFFF (RFC 3629, section 4). */
 static size_t utf8_sequence(const uint8_t *p, size_t left)
 {
     uint8_t low = 0x80, high = 0xBF;

@@ -1,6 +1,6 @@
-/* See wait.h. Events carry numbers, not addresses: a descriptor and the generation of its slot, which changes
- * with each watch. So an event that was read before its watch was removed is ignored, even when the same turn
- * has put another watch on the same number. */
+/* See wait.h. Events carry numbers, not addresses: a descriptor and the generation of its slot, which changes with
+ * each watch. So an event that was read before its watch was removed is ignored, even when the same turn has put
+ * another watch on the same number. */
 
 #include "onceward/base/wait.h"
 
@@ -125,8 +125,8 @@ int wait_add(struct wait *w, struct watch *k, int fd, uint32_t events, wait_read
     return 0;
 }
 
-/* A change takes no memory. It fails only for a descriptor that a library has closed, and that library is
- * about to report the end to the descriptor's owner. */
+/* A change takes no memory. It fails only for a descriptor that a library has closed, and that library is about to
+ * report the end to the descriptor's owner. */
 void wait_change(struct wait *w, struct watch *k, uint32_t events)
 {
     struct epoll_event e = {.events = events};

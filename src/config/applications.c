@@ -1,6 +1,5 @@
 /* Queues that forward to one application: the listener behind one authority of forward.url. They share its
- * connections, its probe and its health, so the settings of connections and probes must be equal for all of
- * them. */
+ * connections, its probe and its health, so all of them must have the same settings of connections and probes. */
 
 #include "config/applications.h"
 

@@ -1,4 +1,4 @@
-/* The memory of a configuration: a list of allocations. It is small and read once, so that is enough. */
+/* The memory of a configuration: a list of allocations, which is enough for small data that are read once. */
 
 #include "config/arena.h"
 

@@ -1,5 +1,5 @@
-/* The broker's address: a URL, or host, port and vhost, as Kubernetes operators write them into secrets. The
- * URL is made of the parts here, so that connecting needs only a URL. */
+/* The broker's address: a URL, or host, port and vhost, as Kubernetes operators write them into secrets. This file
+ * makes the URL from the parts, so that connecting needs only a URL. */
 
 #include "config/broker_url.h"
 
@@ -37,7 +37,7 @@ static char *make_url(const struct reading *root)
     return copy;
 }
 
-/* Refuses keys that are part of a URL, beside a URL. */
+/* Refuses keys beside a URL that contains the same. */
 static void refuse_beside_url(const struct reading *root, const char *path)
 {
     if (reading_is_set(root, path))

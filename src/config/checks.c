@@ -17,7 +17,7 @@ static bool is_hex(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
 
-/* No white space, no control characters; every % is followed by two hex digits other than 00. */
+/* Has the text no white space and no control characters, and two hex digits other than 00 behind every %? */
 static bool is_url_text(const char *text)
 {
     for (const char *p = text; *p; p++) {
@@ -43,7 +43,7 @@ static bool is_port(struct slice port)
     return value >= 1 && value <= 65535;
 }
 
-/* host, host:port, [::1] or [::1]:port */
+/* Is it host, host:port, [::1] or [::1]:port? */
 static bool is_host_and_port(struct slice s)
 {
     size_t host = 0;

@@ -1,5 +1,5 @@
-/* Impossible combinations of keys. A combination is reported once, at the key that was given, or in the
- * defaults if it was given there. A key that is invalid by itself is ignored. */
+/* Impossible combinations of keys. A combination is reported once, at the key that was given, or in the defaults if
+ * it was given there. A key that is invalid by itself is ignored. */
 
 #include "config/cross.h"
 
@@ -25,9 +25,6 @@
 #include <unistd.h>
 
 enum { CONSUMER_MAX = 255 };
-
-/* A message is renewed two deliveries before its limit. Two crashes before the renewals begin cost every
- * prefetched delivery two more. */
 
 /* A token has room for the longest consumer name, NUL and the longest message id in base64url. */
 _Static_assert(4 + ((CONSUMER_MAX + 1 + MESSAGE_ID_MAX) * 4 + 2) / 3 + 1 + 22 <= TOKEN_MAX,
@@ -88,7 +85,7 @@ static bool is_secure(const char *url, const char *scheme)
     return url && !strncasecmp(url, scheme, strlen(scheme)) && url[strlen(scheme)] == ':';
 }
 
-/* Only `check` fails: a running sidecar continues, and protects as many messages as it can. */
+/* Makes only `check` fail: a running sidecar continues, and protects as many messages as it can. */
 static void check_delivery_limit(const struct reading *r, const char *key, int limit)
 {
     if (limit <= 0 || limit >= CONFIG_DELIVERY_LIMIT_MIN)
@@ -109,7 +106,7 @@ static bool has_name(const struct config_names *names, const char *name)
     return false;
 }
 
-/* Without `mandatory` the broker drops a message silently, and its successors would close the gap. */
+/* Requires `mandatory`: without it the broker drops a message silently, and its successors would close the gap. */
 static void check_ordered(const struct reading *root, const struct config_outbox *o)
 {
     for (size_t i = 0; i < o->ordered.n; i++) {
@@ -172,7 +169,7 @@ static void check_windows(const struct reading *r, const struct config_queue *q)
                      show_ms(q->pause_hold_ms).text, show_ms(q->max_hold_ms).text);
 }
 
-/* The sum of all waits between a message's attempts, each at its longest. */
+/* Sum of all waits between a message's attempts, each at its longest. */
 static int64_t longest_retry_ms(const struct config_queue *q)
 {
     int64_t sum_ms = 0, wait_ms = q->backoff_ms;
@@ -185,9 +182,9 @@ static int64_t longest_retry_ms(const struct config_queue *q)
     return sum_ms;
 }
 
-/* Retention counts from the completion, which an application may write at the start of its transaction. If a
- * message were forgotten before the transaction commits, or while a copy of the delivery is held, it would be
- * processed twice. */
+/* Retention counts from the completion, which an application may write at the start of its transaction. A message
+ * that is forgotten before the transaction commits, or while a copy of the delivery is held, would be processed
+ * twice. */
 static void check_retention(const struct reading *r, const struct config_queue *q)
 {
     const char *other =
@@ -204,9 +201,8 @@ static void check_retention(const struct reading *r, const struct config_queue *
         show_ms(q->max_window_ms + q->max_hold_ms).text);
 }
 
-/* A used token is reported as used as long as its row exists. A late call of an application, or a held copy
- * of the delivery, comes within max_window and max_hold; the hour is for clock differences and suspended
- * machines. */
+/* A used token is reported as used as long as its row exists. A late call of an application, or a held copy of the
+ * delivery, arrives within max_window and max_hold; the hour is for clock differences and suspended machines. */
 static void check_compact(const struct reading *r, const struct config_queue *q)
 {
     int64_t least_ms = q->max_window_ms + q->max_hold_ms + INT64_C(3600000);
@@ -440,7 +436,7 @@ static bool has_queue(const struct config_queue *q, const char *name)
     return pattern_has(&p, name);
 }
 
-/* The first queue that belongs to both, into *ret. */
+/* Finds the first queue that belongs to both, and adds it to *ret. */
 static bool queue_in_both(const struct config_queue *a, const struct config_queue *b, struct buf *ret)
 {
     struct pattern p;

@@ -67,7 +67,7 @@ static void add_type(struct buf *out, const struct key *k)
     }
 }
 
-/* The headings of the documentation, each before the first key of its group. */
+/* Headings of the documentation, each before the first key of its group. */
 static const struct group {
     enum key_scope scope;
     const char *first;
@@ -345,7 +345,7 @@ static json_t *object_schema(void)
     return json_pack("{s:s, s:b, s:{}}", "type", "object", "additionalProperties", 0, "properties");
 }
 
-/* The schema of the object that contains the last name of path, created if needed. *last: that name. */
+/* Schema of the object that contains the last name of path, created if needed. *last: that name. */
 static json_t *group_of(json_t *scope, const char *path, const char **last)
 {
     for (const char *dot; (dot = strchr(path, '.')); path = dot + 1) {
@@ -362,7 +362,7 @@ static json_t *group_of(json_t *scope, const char *path, const char **last)
     return scope;
 }
 
-/* K and K_file exclude each other. */
+/* Adds K_file, which excludes K. */
 static void add_file_variant(json_t *group, const struct key *k, const char *name)
 {
     char file[80], text[160];

@@ -1,9 +1,8 @@
-/* Names that occur twice in one object. The JSON library stops at the first one without its position; this
- * finds all of them, with their paths, so that they are listed with the other errors.
+/* Names that occur twice in one object. The JSON library stops at the first one without its position; this file finds
+ * all of them, with their paths, so that they are listed with the other errors.
  *
- * The library would keep a name's last value, and errors in the earlier ones would be reported only after a
- * correction. So the earlier ones get unique names, by a mark that duplicates_plain removes, and are read
- * like the rest. */
+ * The library would keep a name's last value, and errors in the earlier ones would be reported only after a correction.
+ * So the earlier ones get unique names, by a mark that duplicates_plain removes, and are read like the rest. */
 
 #include "config/duplicates.h"
 
@@ -19,7 +18,7 @@ struct search {
     struct scan scan;
     const char *start;
     struct config_report *report;
-    const char **hidden; /* names that a later one hides: the places behind their quotes */
+    const char **hidden; /* names hidden by a later one: the places behind their quotes */
     size_t n_hidden, cap_hidden;
 };
 

@@ -9,5 +9,5 @@ struct config_report;
  * receives the text with a mark on all but the last of them, so that none hides another. */
 void duplicates_report(struct config_report *report, struct slice text, struct buf *marked);
 
-/* The name without its mark. Only for names of a marked text. */
+/* Name without its mark. Only for names of a marked text. */
 const char *duplicates_plain(const char *name);

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The length of an environment variable's name at the start of text. */
+/* Length of an environment variable's name at the start of text. */
 static size_t name_length(struct slice text)
 {
     size_t n = 0;
@@ -29,7 +29,7 @@ static size_t name_length(struct slice text)
     return n;
 }
 
-/* text begins behind "${". *used: the number of bytes read. */
+/* Expands a variable. text begins behind "${". *used: the number of bytes read. */
 static int expand_variable(struct buf *out, struct slice text, size_t *used, struct fault *f)
 {
     size_t len = name_length(text);

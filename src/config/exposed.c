@@ -1,6 +1,5 @@
-/* Warnings about exposed secrets and connections: a file that every user may read, a connection without TLS
- * to another machine. They are only warnings, since this may be intended: a mesh may encrypt, or the machine
- * may have no other users. */
+/* Warnings about exposed secrets and connections: a file that every user may read, a connection without TLS to
+ * another machine. Both may be intended: a mesh may encrypt, or the machine may have no other users. */
 
 #include "config/exposed.h"
 
@@ -13,7 +12,7 @@
 
 /* --- secrets --- */
 
-/* The user information of a URL; may be empty. */
+/* User information of a URL; may be empty. */
 static struct slice user_info(const char *url)
 {
     const char *start = strstr(url, "://");

@@ -2,7 +2,7 @@
 
 #include "config/cross.h"
 
-/* Warnings about data that others can read or change on the way. They refuse nothing. */
+/* Warnings about data that others can read or change on the way. Nothing is refused. */
 
 /* Does this text of the file contain a password, or the value of the Authorization field? A broker's URL with
  * RabbitMQ's default user and password (guest, accepted only from its own machine) does not count. */

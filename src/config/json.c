@@ -1,5 +1,5 @@
-/* A JSON pointer into a body (RFC 6901). The whole body is walked, so that a malformed one never gives an id;
- * nothing is built. The last of several members with one name counts, as in most readers. Pure; any thread. */
+/* A JSON pointer into a body (RFC 6901). The whole body is walked, so that a malformed one never gives an id; nothing
+ * is built. The last of several members with one name counts, as in most readers. Pure; any thread. */
 
 #include "onceward/config/json.h"
 
@@ -9,7 +9,7 @@
 
 #include <stdint.h>
 
-/* The state of the search: the rest of the pointer, and the destination of the value. */
+/* State of the search: the rest of the pointer, and the destination of the value. */
 struct search {
     struct scan scan;
     struct buf *out;
@@ -19,7 +19,7 @@ struct search {
 
 static bool find(struct search *w, struct slice pointer);
 
-/* A new value replaces an earlier one of the same name. */
+/* Drops an earlier value of the same name. */
 static void forget(struct search *w)
 {
     w->out->len = w->start;
@@ -78,7 +78,7 @@ static bool take_token(struct slice *pointer, struct buf *token)
     return true;
 }
 
-/* An array index without sign or leading zero. SIZE_MAX: not an index. */
+/* Reads an array index without sign or leading zero. SIZE_MAX: not an index. */
 static size_t index_of(struct slice token)
 {
     size_t index = 0;
@@ -125,7 +125,7 @@ static bool find_in_array(struct search *w, struct slice token, struct slice res
     return more == 0;
 }
 
-/* False: the body or the pointer is malformed. */
+/* Finds the value. False: the body or the pointer is malformed. */
 static bool find(struct search *w, struct slice pointer)
 {
     struct buf token = {0};
@@ -145,7 +145,7 @@ static bool find(struct search *w, struct slice pointer)
     return well_formed;
 }
 
-/* False: certainly not JSON. A byte order mark is skipped, as RFC 8259, 8.1 allows. */
+/* Begins the walk, and skips a byte order mark, as RFC 8259, 8.1 allows. False: certainly not JSON. */
 static bool scan_begin(struct scan *s, struct slice body)
 {
     size_t mark = body.len >= 3 && !memcmp(body.data, "\xEF\xBB\xBF", 3) ? 3 : 0;
@@ -175,7 +175,7 @@ int jsonread_id(struct slice body, struct slice pointer, struct buf *out)
 
 /* --- the existing part of a pointer --- */
 
-/* The names of an object's members, and the position of the value of the last one called token. */
+/* Lists the names of an object's members, and finds the value of the last one called token. */
 static bool list_members(struct scan *s, struct slice token, struct texts *names, struct scan *ret_value)
 {
     struct buf name = {0};
@@ -212,7 +212,7 @@ static bool find_item(struct scan *s, size_t wanted, struct scan *ret_value)
     return more == 0;
 }
 
-/* A step along the pointer. False: the value is neither object nor array, or is malformed. */
+/* Takes a step along the pointer. False: the value is neither object nor array, or is malformed. */
 static bool step_into(const struct scan *at, struct slice token, struct texts *names, struct scan *ret_value)
 {
     struct scan s = *at;

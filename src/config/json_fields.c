@@ -1,5 +1,5 @@
-/* Dead letters back into AMQP fields: the inverse of fields_to_json(exact) and properties_to_json. The JSON
- * is this program's own, but people can edit it in the database, so every value is checked. Pure; any thread. */
+/* Dead letters back into AMQP fields: the inverse of fields_to_json(exact) and properties_to_json. The JSON is this
+ * program's own, but people can edit it in the database, so every value is checked. Pure; any thread. */
 
 #include "onceward/base/buf.h"
 #include "onceward/base/fault.h"
@@ -19,7 +19,7 @@ struct reader {
     struct fault *f;
 };
 
-/* The number of children is known only at the end; then they move into the message. */
+/* Children of a value. Their number is known only at the end; then they move into the message. */
 struct field_list {
     struct field *items;
     size_t n, cap;
@@ -73,7 +73,7 @@ static int base64_sextet(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* base64 with padding, into the message. */
+/* Reads base64 with padding, into the message. */
 static int read_base64(struct reader *r, struct slice *out)
 {
     struct slice raw;
@@ -105,7 +105,7 @@ static int read_base64(struct reader *r, struct slice *out)
     return 0;
 }
 
-/* A NUL-terminated copy of a number as written: bare, or in a string if it is too large for other readers. */
+/* Makes a NUL-terminated copy of a number as written: bare, or in a string if it is too large for other readers. */
 static int read_number_text(struct reader *r, const char **out, bool *integer)
 {
     struct slice raw;
@@ -169,7 +169,7 @@ static int read_double(struct reader *r, double *out)
     return end == text || *end ? malformed(r, "a number, \"NaN\" or \"Infinity\"") : 0;
 }
 
-/* Rounded to the wire's precision: an edited number may have more digits. */
+/* Reads a number and rounds it to the wire's precision: an edited number may have more digits. */
 static int read_single(struct reader *r, double *out)
 {
     double wide;
@@ -180,7 +180,7 @@ static int read_single(struct reader *r, double *out)
     return isinf(*out) && !isinf(wide) ? malformed(r, "a number that 32 bits can hold") : 0;
 }
 
-/* A negative "-1.23" is impossible: the wire's decimals are unsigned here. */
+/* Reads a decimal. A negative "-1.23" is impossible: the wire's decimals are unsigned here. */
 static int read_decimal(struct reader *r, struct field *out)
 {
     const char *text;
@@ -288,7 +288,7 @@ static int read_odd_names(struct reader *r, struct field_list *l)
     return more == 0 ? 0 : malformed(r, "the end of an array");
 }
 
-/* An object: a table, or a tag and its value. The caller frees the list, also on failure. */
+/* Reads an object: a table, or a tag and its value. The caller frees the list, also on failure. */
 static int read_object(struct reader *r, struct field *out, struct field_list *l)
 {
     struct scan start = r->scan;
@@ -346,7 +346,7 @@ static int read_items(struct reader *r, struct field_list *l)
     return more == 0 ? 0 : malformed(r, "the end of an array");
 }
 
-/* A bare number: kind I if it fits, else l, else d. A database that normalises numbers may have removed a
+/* Reads a bare number: kind I if it fits, else l, else d. A database that normalises numbers may have removed a
  * double's exponent. */
 static int read_bare_number(struct reader *r, struct field *out)
 {

@@ -11,7 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* The offset of a field; the scope selects its struct. */
+/* Offset of a field; the scope selects its struct. */
 #define OFFSET_ROOT(field)  offsetof(struct config, field)
 #define OFFSET_QUEUE(field) offsetof(struct config_queue, field)
 

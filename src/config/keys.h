@@ -33,7 +33,7 @@ enum key_type {
 
 enum key_presence { KEY_NEEDED, KEY_EITHER, KEY_MAY, KEY_HAS };
 
-/* NULL: valid; else what was expected. */
+/* NULL: valid; else the expected form. */
 typedef const char *key_check_fn(const char *text);
 
 struct key {
@@ -41,7 +41,7 @@ struct key {
     const char *path; /* relative to its scope */
     enum key_type type;
     enum key_presence presence;
-    const char *fallback; /* the default, or the consequence of its absence in words */
+    const char *fallback; /* the default, or the consequence of its absence as text */
     const char *range;
     key_check_fn *check;
     size_t offset; /* of the field in struct config or struct config_queue */
@@ -55,35 +55,35 @@ extern const size_t n_keys;
 /* Upper bound of the table's size. */
 enum { KEYS_MAX = 128 };
 
-/* The key of that path, or NULL. */
+/* Finds the key of that path, or NULL. */
 const struct key *key_find(enum key_scope scope, struct slice path);
 
 /* Does any key lie below path (such as the group "forward")? */
 bool key_is_group(enum key_scope scope, struct slice path);
 
-/* Is its value a string, so that K_file can replace it? */
+/* Is the key's value a string, so that K_file can replace it? */
 bool key_takes_file(const struct key *k);
 
-/* Is its value equal in a and b, both struct config or both struct config_queue? Secrets in files are equal
- * if their paths are. */
+/* Is the key's value equal in a and b, both struct config or both struct config_queue? Secrets in files are equal if
+ * their paths are. */
 bool key_is_same(const struct key *k, const void *a, const void *b);
 
-/* The bounds of its range. Durations in ms, sizes in bytes. */
+/* Bounds of the key's range. Durations in ms, sizes in bytes. */
 void key_bounds(const struct key *k, int64_t *low, int64_t *high);
 
-/* "a duration from 2s to 1d, such as \"30s\"". */
+/* Adds "a duration from 2s to 1d, such as \"30s\"". */
 void key_expected(struct buf *out, const struct key *k);
 
-/* The word at that place of "a|b|c"; empty: there is none. */
+/* Word at that place of "a|b|c"; empty: there is none. */
 struct slice key_word(const char *words, size_t at);
 
-/* The key below prefix ("" or "forward.") that a misspelt name probably means; false: none is close. */
+/* Finds the key below prefix ("" or "forward.") that a misspelt name probably means. False: none is close. */
 bool key_nearest(struct buf *out, enum key_scope scope, struct slice prefix, struct slice name);
 
-/* The value that an invalid text probably means: "warn" warning, "5 min" 5m, "64MB" 64MiB; false: none is
+/* Finds the value that an invalid text probably means: "warn" warning, "5 min" 5m, "64MB" 64MiB. False: none is
  * close. */
 bool value_nearest(struct buf *out, const struct key *k, const char *text);
 
-/* "30s", "64KiB": the largest unit that divides it. */
+/* Adds "30s" or "64KiB": in the largest unit that divides it. */
 void duration_write(struct buf *out, int64_t ms);
 void size_write(struct buf *out, uint64_t bytes);

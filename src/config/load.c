@@ -37,7 +37,7 @@ enum {
 
 /* --- JSON --- */
 
-/* Used in place of the library's messages, which quote a piece of the file that may be a secret. */
+/* Text for a syntax error, in place of the library's messages, which quote a piece of the file that may be a secret. */
 static const char *syntax_text(const json_error_t *e)
 {
     static const struct {
@@ -114,8 +114,8 @@ static bool number_is_too_large(struct slice raw, bool integer)
     return too_large;
 }
 
-/* The library stops at a number that is too large for it. Each such number is replaced by one that fits but
- * is invalid everywhere, so that it is reported with its key path among the other errors. */
+/* Replaces each number that is too large for the library, which would stop there, by one that fits but is invalid
+ * everywhere: it is then reported with its key path among the other errors. */
 static void numbers_tame(char *text, size_t len)
 {
     struct scan s = {.at = text, .end = text + len};
@@ -140,7 +140,7 @@ static void numbers_tame(char *text, size_t len)
     }
 }
 
-/* The root object; NULL: an error was reported. Duplicate names are reported, and all of them are read;
+/* Loads the root object. NULL: an error was reported. Duplicate names are reported, and all of them are read;
  * *ret_marked is true then. */
 static json_t *load_tame(const char *text, size_t len, const char *name, struct config_report *report,
                          bool *ret_marked)
@@ -240,7 +240,7 @@ static bool is_queue_name(struct config_report *report, const char *path, const 
     return false;
 }
 
-/* An ordered queue requeues nothing, so a whole prefetch of its largest messages must fit. */
+/* Sets the bounds of an ordered queue, which requeues nothing: a whole prefetch of its largest messages must fit. */
 static void settle_order(struct queue_reading *q)
 {
     struct config_queue *c = &q->queue;
@@ -258,9 +258,9 @@ static bool is_default(const struct queue_reading *q, const char *key)
     return reading_origin(&q->reading, key) == ORIGIN_NONE;
 }
 
-/* The prefetch is twice what all slots take, so that the next requests are claimed while the others are in flight. All
- * of them may wait for their next attempt. An answer that names every message, or has each one's result, must not be
- * cut. */
+/* The prefetch is twice the number of messages in all slots, so that the next requests are claimed while the others
+ * are in flight. All of them may wait for their next attempt. An answer that names every message, or has each one's
+ * result, must not be cut. */
 static void settle_batch(struct queue_reading *q)
 {
     enum { PREFETCH_MOST = 65535, ANSWER_PER_MESSAGE = 1024 };
@@ -339,7 +339,7 @@ static void queues_expand(struct config *c, const struct queue_reading *entries,
         }
 }
 
-/* The queues of a wider range that are not in the entry's own one, behind to. */
+/* Adds the queues of a wider range that are outside the entry's own one, behind to. */
 static size_t leaving_add(struct config *c, const struct config_queue *own, const char *range,
                           struct config_queue *to)
 {
@@ -497,7 +497,7 @@ static void read_queues(struct reading *root_reading, json_t *root)
 
 /* --- the whole --- */
 
-/* An empty object counts as an outbox too. */
+/* Is there an outbox? An empty object counts, too. */
 static bool has_outbox(const struct reading *r, json_t *root)
 {
     const char *name;
@@ -524,7 +524,7 @@ static void name_instance(struct config *c)
     c->instance = arena_copy(c->arena, name, (size_t)len);
 }
 
-/* Runs before the values are recorded, since `check --effective` shows the path. */
+/* Sets the path before the values are recorded, since `check --effective` shows it. */
 static void settle_state_file(struct config *c)
 {
     char *path = c->state_file ? NULL : runtime_path();

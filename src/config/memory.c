@@ -10,7 +10,7 @@
 
 enum {
     LETTER_COPIES = 2, /* of a body while its dead letter is written, in addition to the message */
-    OUTBOX_COPIES = 2, /* of a row that is larger than those read ahead: read, and written to the broker */
+    OUTBOX_COPIES = 2, /* of a row that is larger than the ones read ahead: read, and written to the broker */
     MIB = 1 << 20,
     SHARE_STEPS = 30, /* halves: less than a byte of 1 GiB */
 };
@@ -39,7 +39,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Of one request: a message that does not fit into batch.max_bytes has a request of its own. */
+/* Size of one request: a message that does not fit into batch.max_bytes has a request of its own. */
 static uint64_t envelope_of(const struct config_queue *q)
 {
     uint64_t alone = (uint64_t)q->max_message_bytes / 3 * 4;
@@ -47,8 +47,8 @@ static uint64_t envelope_of(const struct config_queue *q)
     return alone > q->forward.batch.max_bytes ? alone : q->forward.batch.max_bytes;
 }
 
-/* The requests with several messages in flight: copies of the bodies that the queue holds, in base64 at worst. An
- * ordered queue may exceed max_bytes until it knows how large its messages are. */
+/* Size of the requests with several messages in flight: copies of the held bodies, in base64 at worst. An ordered
+ * queue may exceed max_bytes until the size of its messages is known. */
 static uint64_t envelopes_of(const struct config_queue *q)
 {
     uint64_t copies = (uint64_t)q->max_bytes / 3 * 4 * (q->order.key.n ? 2 : 1);
@@ -58,7 +58,7 @@ static uint64_t envelopes_of(const struct config_queue *q)
     return smaller((uint64_t)q->forward.concurrency * envelope_of(q), copies);
 }
 
-/* The answers to them that are kept until their rows are written. */
+/* Size of the answers to them that are kept until their rows are written. */
 static uint64_t answers_of(const struct config_queue *q)
 {
     if (q->partition || !q->forward.batch.max_messages || !config_batch_results(q))
@@ -75,8 +75,8 @@ static uint64_t all_of(const struct config *c, uint64_t (*part_of)(const struct 
     return sum;
 }
 
-/* Read ahead, those of stopped exchanges, and dead letters. A copy that renews a message is as large as one of
- * max_message, and the quarter that is kept free has room for it. */
+/* Size of the outbox: rows read ahead, rows of stopped exchanges, and dead letters. A copy that renews a message is
+ * as large as one of max_message, and fits into the quarter that is kept free. */
 static uint64_t outbox_of(const struct config *c)
 {
     return c->outbox.is_there ? 2 * (uint64_t)OUTBOX_HELD_BYTES + OUTBOX_LETTERS_BYTES +
@@ -103,13 +103,14 @@ static void at_most(size_t *value, uint64_t most)
 static void queue_lower(struct config_queue *q, double share, uint64_t message)
 {
     q->max_bytes = (size_t)((double)q->max_bytes * share);
-    if (q->too_large_is_reject) /* lowering it would lose larger messages, and one alone may exceed max_bytes */
+    if (q->too_large_is_reject) /* lowering it would lose larger messages, and a single one may exceed
+                                   max_bytes */
         return;
     at_most(&q->max_message_bytes, message);
     at_most(&q->max_message_bytes, q->max_bytes);
 }
 
-/* The bodies that queues hold, and their copies in batches, with this share of max_bytes. */
+/* Size of the held bodies, and of their copies in batches, with this share of max_bytes. */
 static uint64_t held_with(const struct config *c, double share, uint64_t message)
 {
     uint64_t sum = 0;
@@ -123,7 +124,7 @@ static uint64_t held_with(const struct config *c, double share, uint64_t message
     return sum;
 }
 
-/* The largest share of max_bytes that fits. */
+/* Largest share of max_bytes that fits. */
 static double share_of(const struct config *c, uint64_t room, uint64_t message)
 {
     uint64_t sum = sum_of(c);
@@ -139,7 +140,7 @@ static double share_of(const struct config *c, uint64_t room, uint64_t message)
     return low;
 }
 
-/* Kept answers have no other setting that may be lowered: a lower max_response would cut them. */
+/* Lowers the number of kept answers, which have no other setting to lower: a lower max_response would cut them. */
 static void answers_lower(struct config *c, uint64_t most)
 {
     uint64_t answers = all_of(c, answers_of);
@@ -171,8 +172,8 @@ bool memory_fit(struct config *c, uint64_t limit, struct fault *text)
                      : "");
     answers_lower(c, budget / 4);
     fixed = all_of(c, answers_of) + outbox_of(c);
-    budget -= smaller(fixed, budget / 2); /* the rest of it has no setting that may be lowered */
-    message = smaller(message, budget / LETTER_COPIES / 2); /* so that max_bytes has the other half */
+    budget -= smaller(fixed, budget / 2);                   /* the rest of it has no setting to lower */
+    message = smaller(message, budget / LETTER_COPIES / 2); /* max_bytes has the other half */
     share = share_of(c, budget - LETTER_COPIES * message, message);
     for (size_t i = 0; i < c->n_queues; i++) {
         struct config_queue *q = &c->queues[i];

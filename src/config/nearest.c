@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
-/* The number of letters to add, drop, change or swap with a neighbour (optimal string alignment). */
+/* Number of letters to add, drop, change or swap with a neighbour (optimal string alignment). */
 static size_t edit_distance(struct slice a, struct slice b)
 {
     enum { MAX = 40 };

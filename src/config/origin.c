@@ -1,4 +1,4 @@
-/* The origins of values, and the key to report a combination at. */
+/* The origins of values, and the key at which a combination is reported. */
 
 #include "config/origin.h"
 

@@ -2,7 +2,7 @@
 
 #include "config/read.h"
 
-/* The origin of a key's value; and whether the file or its defaults give it, validly. */
+/* reading_origin: the origin of a key's value. reading_is_set: do the file or its defaults give it, validly? */
 uint8_t reading_origin(const struct reading *r, const char *path);
 bool reading_is_set(const struct reading *r, const char *path);
 

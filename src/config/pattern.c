@@ -26,7 +26,7 @@ static size_t digits_read(struct slice text, int *ret)
     return n;
 }
 
-/* Reads the text between the braces. NULL: it is a range. */
+/* Reads the text between the braces. NULL: a range; else the expected form. */
 static const char *range_read(struct slice text, struct pattern *ret)
 {
     static const char numbers[] = "a range of two whole numbers in the braces, such as {0..15}";
@@ -46,7 +46,7 @@ static const char *range_read(struct slice text, struct pattern *ret)
     return ret->last - ret->first < PARTITIONS_MAX ? NULL : "a range of at most 256 queues";
 }
 
-/* Braces without two dots between them belong to the name. */
+/* Finds the range. Braces without two dots between them belong to the name. */
 static bool range_find(const char *text, struct slice *ret)
 {
     for (const char *open = strchr(text, '{'); open; open = strchr(open + 1, '{')) {

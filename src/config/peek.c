@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-/* The last member of that name in the root, over the whole file. False: the file is not JSON. */
+/* Finds the last member of that name in the root, over the whole file. False: the file is not JSON. */
 static bool find_member(struct slice text, struct slice name, struct buf *out, bool *found)
 {
     struct scan s = {.at = text.data, .end = text.data + text.len};

@@ -1,4 +1,4 @@
-/* Fills a struct from a JSON object, by the table of keys. It continues after every error, so that all are
+/* Fills a struct from a JSON object, by the table of keys. Reading continues after every error, so that all are
  * reported at once. A message repeats a value only if the file contains it literally and its key has words,
  * durations, sizes or ports: any other string may be a secret. */
 
@@ -35,7 +35,7 @@ static void report_expected(struct reading *r, const struct key *k, const char *
     buf_deinit(&expected);
 }
 
-/* Appends the given text if it is no secret and stands in the file. */
+/* Appends the given text if it is no secret and the file contains it. */
 static void show_given(const struct reading *r, const char *text, const char *otherwise, struct buf *out)
 {
     enum { SHOWN_MAX = 40 };
@@ -79,7 +79,7 @@ static bool is_length(struct reading *r, const struct key *k, const char *path, 
     return false;
 }
 
-/* file: the path that the text was read from, or NULL. */
+/* Stores a text. file: the path that it was read from, or NULL. */
 static bool store_text(struct reading *r, const struct key *k, const char *path, struct buf *text,
                        const char *file)
 {
@@ -307,7 +307,7 @@ void read_fallbacks(struct reading *r)
     }
 }
 
-/* The key whose K_file this is, or NULL. */
+/* Finds the key whose K_file this is, or NULL. */
 static const struct key *find_file_key(enum key_scope scope, struct slice path)
 {
     const struct slice end = SLICE("_file");
@@ -317,7 +317,7 @@ static const struct key *find_file_key(enum key_scope scope, struct slice path)
     return key_find(scope, (struct slice){path.data, path.len - end.len});
 }
 
-/* below: group and name together. */
+/* Reports an unknown key. below: group and name together. */
 static void report_unknown(struct reading *r, const char *path, struct slice group, const char *name,
                            struct slice below)
 {
@@ -380,7 +380,7 @@ static void read_member(struct reading *r, json_t *object, struct slice group, c
     buf_deinit(&path);
 }
 
-/* group: "" or "forward.". */
+/* Reads a group of keys. group: "" or "forward.". */
 static void read_group(struct reading *r, json_t *object, struct slice group)
 {
     const char *name;

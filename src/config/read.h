@@ -9,13 +9,13 @@ struct fault;
 struct config_report;
 struct config_values;
 
-/* The origin of a value, by which the checks across keys choose where to report a combination. */
+/* Origin of a value, by which the checks across keys choose where to report a combination. */
 enum { ORIGIN_NONE, ORIGIN_DEFAULTS, ORIGIN_GIVEN, ORIGIN_BAD };
 
-/* The form of a value: literal, with an environment variable, or by K_file. */
+/* Form of a value: literal, with an environment variable, or by K_file. */
 enum { WAY_PLAIN, WAY_VARIABLE, WAY_FILE, N_WAYS };
 
-/* The state of reading one object of keys into one struct. */
+/* State of reading one object of keys into one struct. */
 struct reading {
     struct config *config; /* owner of the memory */
     struct config_report *report;
@@ -30,7 +30,7 @@ struct reading {
     struct config_values *values; /* NULL: not requested */
 };
 
-/* The name as in the file. */
+/* Name as in the file. */
 const char *plain_name(const struct reading *r, const char *name);
 
 /* Sets every key to its default, if it has one. */
@@ -53,5 +53,5 @@ bool is_variable(const char *raw);
 void report_unread(struct reading *r, const char *path, json_t *value, const char *file,
                    const struct fault *f);
 
-/* "a string", "an object", … */
+/* Returns "a string", "an object", … */
 const char *kind_name(const json_t *value);

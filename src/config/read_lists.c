@@ -34,7 +34,7 @@ static struct config_header *find_header(struct config_header *headers, size_t n
     return NULL;
 }
 
-/* The field's name in NAME_file; length 0: not such a name. */
+/* Name of the field in NAME_file; length 0: another name. */
 static struct slice header_of_file(const char *name)
 {
     const struct slice end = SLICE("_file");
@@ -45,7 +45,7 @@ static struct slice header_of_file(const char *name)
     return (struct slice){name, len - end.len};
 }
 
-/* Reads the value, or the content of the file that it names. False: reported. */
+/* Reads the value, or the content of the file that it names. False: a fault was reported. */
 static bool read_header_value(struct reading *r, const char *path, json_t *value, bool from_file,
                               struct buf *out)
 {
@@ -94,7 +94,7 @@ static bool read_header(struct reading *r, const char *path, struct slice name, 
     return good;
 }
 
-/* Fields of the defaults stay unless this object has a field of the same name (in any case). */
+/* Reads header fields. Fields of the defaults stay unless this object has a field of the same name (in any case). */
 static bool read_headers(struct reading *r, const struct key *k, const char *path, json_t *object)
 {
     struct config_forward *forward = &((struct config_queue *)r->target)->forward;
@@ -123,7 +123,7 @@ static bool read_headers(struct reading *r, const struct key *k, const char *pat
             good = false;
             continue;
         }
-        if (plain != name) /* reported as given twice */
+        if (plain != name) /* already reported as given twice */
             continue;
         struct config_header *same = find_header(all, n, header.name);
         if (same && is_new[same - all]) {

@@ -1,5 +1,5 @@
-/* The effective values, key by key, with their origins, for people who trace a setting. Secrets are masked:
- * people with access can read them at their source. */
+/* The effective values, key by key, with their origins, for people who trace a setting. Secrets are masked: people
+ * with access can read them at their source. */
 
 #include "config/values.h"
 
@@ -46,7 +46,7 @@ static void add_secret(struct buf *out, const struct key *k, const struct config
         buf_add_text(out, MASK);
 }
 
-/* A URL's query may be a key. */
+/* Appends a text. The query of a URL may be a key, and is masked. */
 static void add_text(struct buf *out, const struct key *k, const char *text)
 {
     size_t len = k->check == check_http_url ? strcspn(text, "?") : strlen(text);
@@ -135,7 +135,7 @@ static void add_number(struct buf *out, const struct key *k, const void *field)
     }
 }
 
-/* Appends the value; false: the key has none. */
+/* Appends the value. False: the key has none. */
 static bool add_value(struct buf *out, const struct key *k, const void *target)
 {
     const void *field = (const char *)target + k->offset;

@@ -28,7 +28,7 @@ void buf_add_text(struct buf *b, const char *text);
 void buf_add_slice(struct buf *b, struct slice s);
 void buf_printf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The content with a NUL behind it (not counted in len); valid until the next change. */
+/* Returns the content with a NUL behind it (not counted in len); valid until the next change. */
 const char *buf_text(struct buf *b);
 
 static inline struct slice buf_slice(const struct buf *b)
@@ -36,23 +36,23 @@ static inline struct slice buf_slice(const struct buf *b)
     return (struct slice){b->data, b->len};
 }
 
-/* Percent-encodes everything but A-Za-z0-9-._~ (RFC 3986, section 2.3), upper-case hex. */
+/* Adds percent-encoded text: everything but A-Za-z0-9-._~ (RFC 3986, section 2.3) is encoded, in upper-case hex. */
 void buf_add_percent(struct buf *b, struct slice s);
 
-/* base64url without padding (RFC 4648, section 5). */
+/* Adds base64url without padding (RFC 4648, section 5). */
 void buf_add_base64url(struct buf *b, const void *data, size_t len);
 
-/* A JSON string with its quotes (RFC 8259). Malformed UTF-8 becomes U+FFFD. */
+/* Adds a JSON string with its quotes (RFC 8259). Malformed UTF-8 becomes U+FFFD. */
 void buf_add_json(struct buf *b, struct slice s);
 
 /* Lower-case hex. */
 void buf_add_hex(struct buf *b, const void *data, size_t len);
 
-/* Big-endian integers, for wire formats. */
+/* Add big-endian integers, for wire formats. */
 void buf_add_u16(struct buf *b, uint16_t v);
 void buf_add_u32(struct buf *b, uint32_t v);
 
-/* Overwrites the four bytes at `at` with the number of bytes behind them, big-endian: a length that was not known when
+/* Overwrites the four bytes at `at` with the number of bytes behind them, big-endian: a length that was unknown when
  * they were added. */
 void buf_set_length(struct buf *b, size_t at);
 void buf_add_u64(struct buf *b, uint64_t v);

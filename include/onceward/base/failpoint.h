@@ -29,7 +29,7 @@ enum failpoint_time {
     N_TIMES
 };
 
-/* The times when no test sets them. */
+/* Times that no test has changed. */
 enum failpoint_time_default {
 #define TIME(id, name, ms, what) TIME_##id##_MS = (ms),
 #include "onceward/base/failpoint.def"
@@ -42,8 +42,8 @@ enum failpoint_time_default {
 enum failpoint_step { FAILPOINT_STEP_BEFORE, FAILPOINT_STEP_SENT, FAILPOINT_STEP_ANSWERED };
 
 #ifdef ONCEWARD_FAILPOINTS
-/* Reads the environment. Prints an error and exits with 2 when the value is malformed. Call it before there
- * are threads. */
+/* Reads the environment. Prints an error and exits with 2 when the value is malformed. To be called before there are
+ * threads. */
 void failpoint_init(void);
 void failpoint_reached(enum failpoint p);
 int failpoint_time_ms(enum failpoint_time t);

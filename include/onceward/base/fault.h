@@ -2,11 +2,11 @@
 
 #include <stdbool.h>
 
-/* An error in words: what was attempted, on what, and what the other side answered. A function that fills a
- * fault does not log it. The caller that decides what happens next logs, once.
+/* An error for a person: what was attempted, on what, and what the other side answered. A function that fills a fault
+ * does not log it. The caller that decides what happens next logs, once.
  *
- * Results everywhere: 0 is success; a negative value is a failure described by the fault (passed up); a
- * positive value is a named result that the caller must handle. Outputs are untouched on failure. */
+ * Results everywhere: 0 is success; a negative value is a failure described by the fault (passed up); a positive
+ * value is a named result that the caller must handle. Outputs are untouched on failure. */
 struct fault {
     char text[768];
     char code[8]; /* SQLSTATE or AMQP reply code; may be empty */

@@ -6,15 +6,15 @@
  * that the loop never blocks. The thread owns its data; an abandoned job cleans up after itself when it ends. */
 struct job;
 
-/* Starts run(arg) on a thread of its own with an 8 MiB stack; its return value is the job's result. For an
- * abandoned job, the thread calls drop(result) instead of handing the result over. arg belongs to run. NULL:
- * no thread could be started, errno says why, and arg was not touched. */
+/* Starts run(arg) on a thread of its own with an 8 MiB stack; its return value is the job's result. For an abandoned
+ * job, the thread calls drop(result) instead. arg belongs to run. NULL: no thread could be started, errno has the
+ * reason, and arg was not touched. */
 struct job *job_start(void *(*run)(void *arg), void (*drop)(void *result), void *arg);
 
-/* A descriptor that becomes readable when the job has ended. */
+/* Descriptor that becomes readable when the job has ended. */
 int job_fd(const struct job *j);
 
-/* True: the job has ended; *result is handed over and the job is freed. False: the job still runs. */
+/* True: the job has ended; *result belongs to the caller and the job is freed. False: the job still runs. */
 bool job_take(struct job *j, void **result);
 
 /* Abandons the job: it is freed as soon as its thread ends. */

@@ -3,10 +3,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A file that one process locks for as long as it lives, so that other processes can learn which one it is.
+/* A file that one process locks for its whole life, so that other processes can find it.
  *
- * The lock is a POSIX record lock. The kernel reports its owner, as a process id in the caller's namespace,
- * and ends the lock when the process ends for any reason. The lock survives execve. */
+ * The lock is a POSIX record lock. The kernel reports its owner, as a process id in the caller's namespace, and ends
+ * the lock when the process ends for any reason. The lock survives execve. */
 
 struct fault;
 
@@ -22,11 +22,10 @@ enum { LOCK_TAKEN = 1 };
  * not visible from this namespace). -1: f. */
 int lock_take(struct lock *l, const char *path, const char *keeper, int64_t *ret_pid, struct fault *f);
 
-/* Is the locked file still the one at path? It may have been removed or replaced. */
+/* Is the locked file still the one at path? Another process may have removed or replaced that one. */
 bool lock_is_at(const struct lock *l, const char *path);
 
-/* Ends the lock. The file stays: another process that is about to lock it must not end up with a different
- * file. */
+/* Ends the lock. The file stays: another process that is about to lock it must not end up with a different file. */
 void lock_release(struct lock *l);
 
 /* Finds the process that has locked the file at path: *ret_pid (0: not visible from this namespace). Not for

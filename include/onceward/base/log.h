@@ -6,13 +6,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* The log: one JSON object per line on standard output, at most LOG_LINE_MAX bytes. See events.def for the
- * events. Each line has ts, level, event, message and queue before the event's own fields. The message is
- * made from those fields by the event's template.
+/* The log: one JSON object per line on standard output, at most LOG_LINE_MAX bytes. events.def has the events. Each
+ * line has ts, level, event, message and queue before the event's own fields. The message is made from those fields
+ * by the event's template.
  *
- * Any thread may log. The caller builds a line on its stack and hands it to one writer thread through a
- * bounded queue, so that a blocked standard output never blocks the caller. Each class of events has its own
- * room in that queue; lines that do not fit are dropped and counted (log_dropped). */
+ * Any thread may log. The caller builds a line on its stack and passes it to one writer thread through a bounded
+ * queue, so that a blocked standard output never blocks the caller. Each class of events has its own room in that
+ * queue; lines that do not fit are dropped and counted (log_dropped). */
 
 struct texts;
 
@@ -41,7 +41,7 @@ struct event_info {
     const char *advice;   /* the operator's remedy, with the command to type */
 };
 
-/* The row of an event. */
+/* Row of an event in the table. */
 const struct event_info *event_info(enum event e);
 
 /* "debug", "info", "warning", "error". */
@@ -59,16 +59,16 @@ void log_set_level(enum log_level level);
 /* The format of lines from now on, also for log_print; LOG_ONCEWARD until then. */
 void log_set_format(enum log_format format);
 
-/* The number of lines dropped since the start. */
+/* Number of lines dropped since the start. */
 uint64_t log_dropped(void);
 
 enum { LOG_MESSAGE_FIELDS = 6 }; /* fields that a message may name */
 
-/* The number of lines of an event at a level that went to the writer since the start. */
+/* Number of lines of an event at a level that went to the writer since the start. */
 uint64_t log_lines(enum event e, enum log_level level);
 
-/* A line under construction, on the caller's stack. log_begin starts it, log_end hands it over. Keys are
- * literals, in snake_case. */
+/* A line under construction, on the caller's stack. log_begin starts it, log_end passes it on. Keys are literals, in
+ * snake_case. */
 struct log_line {
     enum event event;
     enum log_level level;
@@ -81,7 +81,7 @@ struct log_line {
     char data[LOG_LINE_MAX];
 };
 
-/* queue is NULL for a line that is not about one queue. */
+/* queue: NULL for a line that is not about one queue. */
 void log_begin(struct log_line *l, enum event e, const char *queue);
 void log_begin_at(struct log_line *l, enum event e, enum log_level level, const char *queue);
 void log_slice(struct log_line *l, const char *key, struct slice value); /* cut at 1 KiB; malformed: U+FFFD */
@@ -94,5 +94,5 @@ void log_texts(struct log_line *l, const char *key,
                const struct texts *value); /* a list, cut at 1 KiB; the last element marks a cut */
 void log_end(struct log_line *l);
 
-/* Writes the line to a stream at once. Instead of log_end, for a command whose output is such lines. */
+/* Writes the line to a stream at once, in place of log_end, for a command whose output is such lines. */
 void log_print(struct log_line *l, FILE *out);

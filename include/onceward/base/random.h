@@ -3,8 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Unguessable bytes from the kernel (getrandom), buffered per thread. For tokens. */
+/* Makes unguessable bytes by the kernel (getrandom), buffered per thread. For tokens. */
 void random_bytes(void *out, size_t len);
 
-/* A number in [0, bound); 0 when bound is 0. For jitter. */
+/* Makes a number in [0, bound); 0 when bound is 0. For jitter. */
 uint64_t random_below(uint64_t bound);

@@ -2,8 +2,9 @@
 
 #include <stdbool.h>
 
-/* The default folder of a process's state file. It depends only on the user and the environment. A shell and a service
- * of one user may differ in XDG_RUNTIME_DIR, so a command that looks for a running sidecar looks into each folder. */
+/* The default folder of a process's state file. It depends only on the user and the environment. A shell and a
+ * service of one user may differ in XDG_RUNTIME_DIR, so a command that looks for a running sidecar looks into each
+ * folder. */
 
 struct fault;
 
@@ -12,15 +13,15 @@ struct fault;
  * enter. The caller owns the result. */
 char *runtime_path(void);
 
-/* The folder of a path; NULL: the path names none, or the root. The caller owns it. */
+/* Folder of a path; NULL: the path has none, or only the root. The caller owns it. */
 char *folder_of_path(const char *path);
 
-/* The same, but the first of these places, or /run/user/UID/onceward/state, where there is a file. */
+/* The same, but the first of these places, or /run/user/UID/onceward/state, that has a file. */
 char *runtime_path_in_use(void);
 
-/* False: the path lies in the folder under /tmp, and another user owns that folder or may enter it; f has the
- * reason. Its files are then neither read nor written. */
+/* False: the path lies in the folder under /tmp, and another user owns that folder or may enter it; f has the reason.
+ * Its files are then neither read nor written. */
 bool runtime_folder_is_safe(const char *path, struct fault *f);
 
-/* Creates the path's folder; true: it did not exist before. A failure shows when a file is opened in it. */
+/* Creates the path's folder. True: it did not exist before. A failure shows when a file is opened there. */
 bool runtime_folder_make(const char *path);

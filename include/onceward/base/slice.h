@@ -31,19 +31,19 @@ static inline bool slice_starts_with(struct slice s, struct slice start)
 /* Compares in byte order, like PostgreSQL's COLLATE "C": <0, 0, >0. */
 int slice_compare(struct slice a, struct slice b);
 
-/* Is it well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF)? NUL is allowed. */
+/* Is the slice well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF)? NUL is allowed. */
 bool slice_is_utf8(struct slice s);
 
-/* Can PostgreSQL's type text hold it: well-formed UTF-8 without NUL? */
+/* Can PostgreSQL's type text hold the slice: well-formed UTF-8 without NUL? */
 bool slice_is_text(struct slice s);
 
-/* At most that many of its first bytes, ending at a character boundary. */
+/* Returns at most that many of the first bytes, ending at a character boundary. */
 struct slice slice_cut(struct slice s, size_t most);
 
-/* The length of the well-formed UTF-8 sequence at byte `at` (< len), or 0. */
+/* Length of the well-formed UTF-8 sequence at byte `at` (< len), or 0. */
 size_t slice_utf8_step(struct slice s, size_t at);
 
-/* The code point there; step is the result of slice_utf8_step (above 0). */
+/* Code point there; step is the result of slice_utf8_step (above 0). */
 uint32_t slice_code_point(struct slice s, size_t at, size_t step);
 
 /* Does the character act on a terminal or change the text direction instead of being displayed? C0, DEL, C1,

@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A list of copied texts. {0} is an empty one. */
+/* A list of copied texts. {0}: an empty one. */
 struct texts {
     char **items;
     size_t n;

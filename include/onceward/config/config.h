@@ -9,21 +9,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The configuration, immutable once read. Every string lives until config_free. Keys, types, ranges, defaults
- * and one sentence of documentation each stand in one table (keys.def); see keys.h. */
+/* The configuration, immutable once read. Every string lives until config_free. One table (keys.def) has keys, types,
+ * ranges, defaults and one sentence of documentation each; see keys.h. */
 
 struct fault;
 struct buf;
 
-/* A text that may come from a mounted file (K_file), which is read again at every connect. Both NULL: not
- * set. */
+/* A text that may come from a mounted file (K_file), which is read again at every connect. Both NULL: not set. */
 struct config_text {
     char *value; /* given, or read from the file at the start */
     char *file;
 };
 
-/* The current text: from the file (one trailing newline dropped), or the value. The caller owns *out (NULL
- * when not set). -1: the file cannot be read, f says why. */
+/* Reads the current text: from the file (one trailing newline dropped), or the value. The caller owns *out (NULL when
+ * not set). -1: the file cannot be read, f says why. */
 int config_text_read(const struct config_text *t, char **out, struct fault *f);
 
 /* Frees an owned copy; its value is overwritten first. */
@@ -34,10 +33,11 @@ struct config_tls {
     bool verify;
 };
 
-/* The smallest delivery limits: of a quorum queue, and of an ordered one, all of whose deliveries count
- * together. */
 enum { CONFIG_CONSUMER_TIMEOUT_MS = 30 * 60 * 1000 }; /* RabbitMQ's own */
 
+/* The smallest delivery limits: of a quorum queue, and of an ordered one, all of whose deliveries count together. A
+ * message is renewed two deliveries before its limit, and two crashes before that cost every prefetched delivery two
+ * more. */
 enum { CONFIG_DELIVERY_LIMIT_MIN = 5, CONFIG_ORDERED_LIMIT_MIN = 20 };
 
 enum { CONFIG_DIGEST_LEN = 12 };
@@ -76,7 +76,7 @@ struct config_metrics {
 
 struct config_header {
     char *name, *value;
-    bool is_secret; /* because of its name, or because it came from a file or the environment */
+    bool is_secret; /* secret by its name, or because it came from a file or the environment */
 };
 
 /* Requests with several messages. */
@@ -118,10 +118,10 @@ struct config_queue {
     char *queue;   /* the queue's name at the broker */
     char *pattern; /* `queue` of the entry, if it has a range; NULL: the entry is one queue */
     size_t entry;  /* number of the entry; the queues of one entry are adjacent */
-    char *range;   /* the wider range that config_widen was given; NULL */
-    bool leaving;  /* a partition outside the range, read until it is empty; behind the others */
-    size_t partition, n_partitions; /* place in the entry, and number of its partitions; 0 of 1 without a
-                                       range */
+    char *range;   /* wider range that was given to config_widen; or NULL */
+    bool leaving;  /* a partition outside the range, behind the others, read until it is empty */
+    size_t partition, n_partitions; /* place in the entry, and number of its partitions; without a range 0 of
+                                       1 */
     char *vhost;                    /* NULL: the URL's */
     char *consumer, *takes_over;
     struct config_forward forward;
@@ -144,12 +144,12 @@ struct config_queue {
     char *ready_url; /* NULL: a TCP connect */
     int64_t ready_interval_ms;
     size_t store_response_bytes; /* 0: not stored */
-    int64_t store_ms;            /* how long messages are stored; 0: they are not */
+    int64_t store_ms;            /* how long messages are stored; 0: not at all */
     int64_t retention_ms;
-    int64_t compact_ms; /* how long until completed rows become history entries; 0: never */
+    int64_t compact_ms; /* time after which completed rows become history entries; 0: never */
 };
 
-/* An answer to a batch without the members' results, at most; and the bytes of these results with their ids, if they are
+/* Largest answer to a batch without the members' results, and the bytes of these results with their ids, if they are
  * stored. */
 enum { BATCH_ANSWER_BYTES = 64 << 10, BATCH_ID_BYTES = 64 };
 
@@ -180,7 +180,7 @@ struct config {
     char digest[CONFIG_DIGEST_LEN + 1]; /* hex: the first digits of the file's SHA-256 */
     char *instance;
     bool instance_is_set; /* given in the file, so a restart has the same name */
-    bool holds_secrets;   /* the file itself has passwords, not other files or the environment */
+    bool holds_secrets;   /* the file itself has passwords; other files and the environment do not count */
     struct config_broker broker;
     struct config_database database;
     struct config_log log;
@@ -208,8 +208,8 @@ struct config_report {
 
 void config_report_deinit(struct config_report *r);
 
-/* Checks database.url by a library that this module does not use. -1: f says what is wrong, without any part
- * that may be secret. 1: valid, but the certificate of a server on another machine is not checked. */
+/* Checks database.url by a library that this module does not use. -1: f says why not, without any part that may be
+ * secret. 1: valid, but the certificate of a server on another machine is not checked. */
 typedef int config_database_check(const char *url, struct fault *f);
 
 /* Reads, expands and validates a file; "-" is standard input. check may be NULL. 0: *ret_config is the
@@ -218,8 +218,7 @@ typedef int config_database_check(const char *url, struct fault *f);
 int config_load(const char *path, config_database_check *check, struct config **ret_config,
                 struct config_report *report);
 
-/* The effective values: every key of the file and of each queue, in the order of the table. Secrets are
- * masked. */
+/* Effective values: every key of the file and of each queue, in the order of the table. Secrets are masked. */
 struct config_values {
     struct config_value {
         char *path;       /* "queues.orders.prefetch" */
@@ -244,25 +243,25 @@ struct config *config_defaults(void);
 
 void config_free(struct config *c);
 
-/* Adds the partitions of a wider range, with the same fixed parts, that the entry's own range does not have: they are
- * `leaving`. Those of an earlier call go. Queues of before stay valid. */
+/* Adds the partitions of a wider range, with the same fixed parts, that are outside the entry's own range: they are
+ * `leaving`. Those of an earlier call are removed. Earlier queues stay valid. */
 void config_widen(struct config *c, size_t entry, const char *range);
 
-/* The digest for logs and status. NULL: the file itself holds passwords, which a digest would help to guess. */
+/* Digest for logs and status. NULL: the file itself holds passwords, which a digest would help to guess. */
 const char *config_public_digest(const struct config *c);
 
-/* Sets the sidecar's name when the file gives none. Call it before the configuration is used. */
+/* Sets the sidecar's name when the file gives none. To be called before the configuration is used. */
 void config_set_instance(struct config *c, const char *name);
 
-/* The `state_file` of a configuration, for commands that ask a running sidecar. The file may have errors
- * elsewhere, since the sidecar keeps running with its earlier configuration. *ret is the caller's, NULL if
- * the file does not set it. -1: f. */
+/* Reads `state_file` of a configuration, for commands that ask a running sidecar. The file may have errors elsewhere,
+ * since the sidecar keeps running with its earlier configuration. *ret is the caller's, NULL if the file does not set
+ * it. -1: f. */
 int config_state_file(const char *path, char **ret, struct fault *f);
 
-/* Does the host mean this machine: localhost, 127.0.0.0/8 or ::1 (without brackets)? */
+/* Does the host stand for this machine: localhost, 127.0.0.0/8 or ::1 (without brackets)? */
 bool config_host_is_local(const char *host);
 
-/* "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: malformed or
+/* Parses "30s", "1500ms", "5m", "2h", "7d" to milliseconds; "64KiB", "64MiB", "512B" to bytes. 0, or 1: malformed or
  * too large. */
 int config_duration(const char *text, int64_t *ret_ms);
 int config_size(const char *text, size_t *ret_bytes);

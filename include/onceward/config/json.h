@@ -11,14 +11,14 @@ struct texts;
 
 enum { JSON_BODY_MAX = 256 * 1024 };
 
-/* Finds the scalar at a JSON pointer (RFC 6901) and appends it as text: a string unchanged, an integer in
- * decimal, true or false. 0; or 1: not JSON, larger than JSON_BODY_MAX, no such place, or not such a scalar. */
+/* Finds the scalar at a JSON pointer (RFC 6901) and appends it as text: a string unchanged, an integer in decimal,
+ * true or false. 0. 1: not JSON, larger than JSON_BODY_MAX, no such place, or another kind of value. */
 int jsonread_pointer(struct slice body, struct slice pointer, struct buf *out);
 
 /* The same for a message id: a string or an integer, but not true or false. Fits identity_json_fn. */
 int jsonread_id(struct slice body, struct slice pointer, struct buf *out);
 
-/* How much of a pointer exists in a body: *ret_len of its bytes lead to a value with these members (none: not
+/* Finds the existing part of a pointer in a body: *ret_len of its bytes lead to a value with these members (none: not
  * an object). 1: the body is not JSON. The caller frees names. */
 int jsonread_reached(struct slice body, struct slice pointer, size_t *ret_len, struct texts *names);
 

@@ -17,8 +17,8 @@ struct pattern {
     int width; /* digits of each number if there are leading zeros, else 0 */
 };
 
-/* Does the text have a range? Otherwise it is the name of one queue. *ret points into the text. *wrong: what
- * was expected, if a range is malformed; else NULL. */
+/* Does the text have a range? Otherwise it is the name of one queue. *ret points into the text. *wrong: the expected
+ * form, if a range is malformed; else NULL. */
 bool pattern_read(const char *text, struct pattern *ret, const char **wrong);
 
 size_t pattern_count(const struct pattern *p);
