@@ -26,7 +26,7 @@ enum step {
     STEP_CRASH
 };
 
-/* Delay before the step: thousandths of the work's time, and of the window. */
+/* Time before the step: thousandths of the work's time, and of the window. */
 struct move {
     enum step step;
     int work, window, status;
@@ -134,7 +134,7 @@ static void leave(struct app_sim *a, const struct post *p)
         }
 }
 
-/* A hanging handler ends when its caller is gone. */
+/* Ends hanging handlers whose caller is gone. */
 static void forget_abandoned(struct app_sim *a)
 {
     for (size_t i = 0; i < a->n_busy;)
@@ -238,7 +238,7 @@ static bool needs_transaction(enum deed d)
     return d == DEED_EARLY || d == DEED_EARLY_NEVER || d == DEED_202 || d == DEED_202_NEVER;
 }
 
-/* Depends on message and request only, so that a reduced plan treats the remaining messages the same. */
+/* Chooses the deed by message and request only, so that a reduced plan treats the remaining messages the same. */
 static enum deed choose_deed(const struct world *w, const struct post *p)
 {
     uint64_t state =
@@ -264,7 +264,7 @@ static int status_of_deed(enum deed d)
     return 0;
 }
 
-/* Some messages of the request, chosen like its deed. */
+/* Chooses some messages of the request, in the way of its deed. */
 static void choose_some(const struct world *w, struct post *carrier)
 {
     static const int statuses[] = {500, 503, 409, 424, 429, 400, 502};
@@ -286,8 +286,8 @@ static void choose_some(const struct world *w, struct post *carrier)
     }
 }
 
-/* The deed for a request of several messages: the worst of them ends it or hangs; others are named,
- * or fail the whole. */
+/* Chooses the deed for a request with several messages: the worst of them ends it or hangs; others are named, or fail
+ * the whole. */
 static enum deed choose_deed_of_batch(struct world *w, struct post *carrier)
 {
     enum deed whole = DEED_OK;
@@ -309,7 +309,7 @@ static enum deed choose_deed_of_batch(struct world *w, struct post *carrier)
     }
     if (whole == DEED_OK) {
         whole = choose_deed(w, carrier);
-        /* Its own character is dealt with above. */
+        /* its own character is dealt with above */
         if (deed_of_character(w, carrier) != DEED_OK)
             whole = DEED_OK;
     }
@@ -330,7 +330,7 @@ static int64_t some_ms(uint64_t random)
     return some[random % (sizeof(some) / sizeof(*some))];
 }
 
-/* Some answers of "not now" say for how long, if the plan wants it. */
+/* Retry-After of an answer of "not now", if the plan wants some. */
 static int64_t own_retry_after_of(const struct post *p, int status)
 {
     const struct plan *plan = p->sidecar->world->plan;
@@ -355,7 +355,7 @@ static int64_t retry_after_of(const struct post *p, int status)
 
 static void next_step(struct world *w, struct post *p);
 
-/* A bad token spoils the transaction; where bad messages are named, only itself (complete_valid). */
+/* Does a bad token spoil the transaction? Where bad messages are named, it spoils only its own (complete_valid). */
 static bool is_spoilt(struct world *w, struct post *carrier, struct post *p, enum inbox_said said)
 {
     if (said == INBOX_OK)
@@ -370,7 +370,7 @@ static bool is_spoilt(struct world *w, struct post *carrier, struct post *p, enu
     return true;
 }
 
-/* False: it waits for a lock, and the step is repeated. */
+/* False: the application waits for a lock, and repeats the step. */
 static bool do_begin(struct world *w, struct post *carrier)
 {
     bool begun = false;
@@ -528,7 +528,7 @@ static void next_step(struct world *w, struct post *p)
         do_step(w, p, p->epoch, 0);
 }
 
-/* Of a batch each message is named, or the answer is that of the whole. */
+/* Refuses each message of a batch by name, or the whole. */
 static void refuse(struct world *w, struct post *carrier, int status)
 {
     bool names = carrier->enveloped && w->plan->application.names_failures && status != 503;

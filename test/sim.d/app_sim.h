@@ -14,11 +14,11 @@ struct app_sim {
     struct world *world;
     int index;
     bool up, hangs;
-    uint32_t epoch;     /* counts crashes and starts */
-    int64_t back_us;    /* down until then, because of a fault */
+    uint32_t epoch;     /* number of crashes and starts */
+    int64_t back_us;    /* down until then because of a fault */
     struct post **busy; /* requests being handled. Owned */
     size_t n_busy, busy_cap;
-    int forced; /* status of every answer; 0: none is forced */
+    int forced; /* status of every answer; 0: not forced */
     int slower; /* factor of the work's time; 1: normal */
     int64_t crashed_us;
 };
@@ -26,7 +26,7 @@ struct app_sim {
 void app_sim_init(struct world *w, struct app_sim *a, int index);
 void app_sim_deinit(struct app_sim *a);
 
-/* A request arrives. sidecar_answered follows sooner or later, or never. */
+/* Passes a request to the application. sidecar_answered follows sooner or later, or never. */
 void app_sim_post(struct world *w, struct app_sim *a, struct post *p);
 
 /* Is the application available? refused: it does not accept connections. */

@@ -150,7 +150,7 @@ const struct sidecar *broker_active_sidecar(const struct world *w, int queue)
     return c ? c->link->sidecar : NULL;
 }
 
-/* Quorum queues of RabbitMQ 4 choose the active consumer by priority. */
+/* Does the broker choose the active consumer by priority? Quorum queues of RabbitMQ 4 do. */
 static bool has_priorities(const struct broker_queue *q)
 {
     return q->plan->quorum && q->plan->version >= 400;
@@ -190,10 +190,10 @@ bool broker_is_outranked(const struct world *w, const struct sidecar *s, int que
     return has_priorities(q) && others > own;
 }
 
-/* The active consumer keeps its role until it is cancelled or its channel ends; then the longest waiting one
- * gets it. On classic queues that one gets no delivery until all of the former one's are acked, rejected or
- * requeued. With priorities the highest gets it, also when it arrives later: then the active one gets nothing more,
- * and the other nothing until all of its deliveries have ended. That stays so when the higher one leaves. */
+/* The active consumer keeps its role until it is cancelled or its channel ends; then the longest waiting one gets it.
+ * On classic queues that one gets no delivery until all of the former one's are acked, rejected or requeued. With
+ * priorities the highest gets the role, also when it arrives later: then the active one gets nothing more, and the
+ * other nothing until all of its deliveries have ended, even if the higher one leaves. */
 static struct channel *active_channel(struct broker_queue *q, struct consumer_sim **to)
 {
     struct channel *active = q->active ? channel_of(q, q->active, to) : NULL;
@@ -210,7 +210,7 @@ static struct channel *active_channel(struct broker_queue *q, struct consumer_si
     return active && (*to)->n_unacked < (*to)->prefetch ? active : NULL;
 }
 
-/* Round robin: a channel that got a delivery moves behind the others. */
+/* Next channel to get a delivery, round robin: then it moves behind the others. */
 static struct channel *next_channel(struct broker_queue *q, struct consumer_sim **to)
 {
     if (q->plan->single_active)
@@ -236,7 +236,7 @@ static void pump(struct world *w, struct broker_queue *q)
 {
     struct consumer_sim *to;
 
-    if (q->hands_over_us) /* also while it is empty */
+    if (q->hands_over_us) /* also while the queue is empty */
         active_channel(q, &to);
     while (q->n_ready) {
         struct copy *m = q->returns.next != &q->returns ? q->returns.next : q->ready.next;
@@ -312,8 +312,8 @@ static struct copy *take_unacked(struct channel *c, uint64_t tag)
     return m;
 }
 
-/* Deliveries return at the end of their channel, or one by one (m->returned). Quorum queues have a separate
- * list for them, so that a part that returns a second time goes behind the rest. */
+/* Ring of a copy that returns at the end of its channel, or one by one (m->returned). Quorum queues have a separate
+ * list, so that a part that returns a second time goes behind the rest. */
 static struct copy *place_behind(struct broker_queue *q, const struct copy *m)
 {
     return m->returned && q->plan->limit == LIMIT_NONE ? &q->ready : &q->returns;
@@ -512,7 +512,7 @@ struct channel *broker_open(struct world *w, struct link_sim *l, int queue)
     return c;
 }
 
-/* Returns as one tail, in the order of tags. */
+/* Returns the deliveries as one tail, in the order of tags. */
 static void tail_goes_back(struct world *w, struct channel *c)
 {
     for (size_t i = 0; i < c->n_tags; i++) {
@@ -527,7 +527,7 @@ static void tail_goes_back(struct world *w, struct channel *c)
     pump(w, &w->broker->queues[c->queue]);
 }
 
-/* All its deliveries return, the oldest first. */
+/* Ends the channel. All its deliveries return, the oldest first. */
 void broker_channel_ends(struct world *w, struct channel *c)
 {
     struct broker_queue *q = &w->broker->queues[c->queue];
@@ -567,7 +567,7 @@ static struct channel *open_channel_of(const struct broker_queue *q, const struc
     return c;
 }
 
-/* A link may have several channels of a queue: the close of an earlier one was lost with the link. */
+/* Ends a connection. It may have several channels of a queue, if the close of an earlier one was lost. */
 void broker_link_ends(struct world *w, struct link_sim *l)
 {
     struct channel *c;

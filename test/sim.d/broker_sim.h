@@ -14,7 +14,7 @@ enum { CONSUMERS_MAX = 4 };
 
 struct consumer_sim {
     uint32_t number;
-    uint64_t since; /* its rank among all consumers of the queue */
+    uint64_t since; /* rank among all consumers of the queue */
     int prefetch, n_unacked;
     int64_t priority;
 };
@@ -49,7 +49,8 @@ struct broker_queue {
     const struct plan_queue *plan;
     struct copy ready, returns;    /* rings; returns: for 4.3 and single active consumers; served first */
     uint64_t n_subscribed, active; /* number of consumers so far; the active one's `since`, 0: none */
-    int64_t hands_over_us; /* since when the active one gets nothing, because a higher one waits; 0: no */
+    int64_t hands_over_us; /* time since which the active one gets nothing, because a higher one waits; 0: not
+                              so */
     size_t n_ready;
     uint64_t next_position;
     struct channel *channels;
@@ -78,10 +79,10 @@ enum wire_kind {
 void broker_sim_init(struct world *w);
 void broker_sim_deinit(struct world *w);
 
-/* Another copy of a message. */
+/* Publishes another copy of a message. */
 struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int64_t bytes);
 
-/* A new connection of a sidecar, with its channels; NULL: the broker is down. */
+/* Opens a connection of a sidecar, with its channels; NULL: the broker is down. */
 struct link_sim *broker_connect(struct world *w, struct sidecar *s, uint32_t life);
 struct channel *broker_open(struct world *w, struct link_sim *l, int queue);
 
@@ -95,7 +96,7 @@ void broker_channel_ends(struct world *w, struct channel *c);
 
 struct copy *channel_copy(const struct channel *c, uint64_t tag);
 
-/* A short transmission time. */
+/* Time of a short transmission. */
 int64_t wire_us(struct world *w);
 
 /* Has another sidecar a consumer of the queue with a higher priority? */

@@ -92,7 +92,7 @@ static int64_t arrival(int64_t *latest_us, int64_t now_us, int64_t takes_us)
 
 /* --- statements --- */
 
-/* Copies without an id all have the same content; of the others, those with the same body do. */
+/* Content of a copy as a number. Copies without an id all have the same; of the others, those with the same body do. */
 static uint64_t what_it_says(const struct copy *m)
 {
     const struct truth *t = m->truth;

@@ -9,10 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The simulated database: the rows of inbox_sim.h behind connections that break. A batch is one statement: it
- * is executed when it arrives, and its answers travel back; either may be lost. Its clock is its own and may
- * jump. Claims that only insert are flushed later, as with synchronous_commit off: a crash may lose the
- * latest of them. */
+/* The simulated database: the rows of inbox_sim.h behind connections that break. A batch is one statement: it is
+ * executed on arrival, and its answers travel back; either may be lost. The database's own clock may jump. Claims
+ * that only insert are flushed later, as with synchronous_commit off: a crash may lose the latest of them. */
 
 /* The kinds of batches, as in the inbox adapter: at most one of each is in flight. */
 enum batch_kind {
@@ -72,7 +71,7 @@ struct presence_row {
     struct presence_queue queues[QUEUES_MAX];
 };
 
-/* Of an ordered queue near its delivery limit. */
+/* The stop of an ordered queue near its delivery limit. */
 struct stop_sim {
     int64_t count;    /* 0: none */
     int64_t accepted; /* deliveries up to which the operator lets it continue; 0: none */
@@ -82,7 +81,7 @@ struct stop_sim {
 
 struct database_sim {
     bool up, full, retries;
-    int64_t mended_us; /* when it last accepted writes again */
+    int64_t mended_us; /* latest time at which it accepted writes again */
     int64_t skew_us;
     uint64_t next_tx;
     struct inbox_letters_sim letters; /* without a row */
@@ -104,7 +103,7 @@ static inline int64_t database_now(const struct world *w)
 struct base_link *database_connect(struct world *w, struct sidecar *s, uint32_t life);
 struct batch *batch_new(struct world *w, enum batch_kind kind);
 void batch_release(struct world *w, struct batch *b);
-/* The batch is sent, executed and answered: sidecar_rows follows, unless the answer is lost. */
+/* Sends a batch, which is executed and answered: sidecar_rows follows, unless the answer is lost. */
 void database_send(struct world *w, struct base_link *l, struct batch *b);
 /* sidecar_presence follows. */
 void database_ask_presence(struct world *w, struct base_link *l, int sidecar,
@@ -112,5 +111,5 @@ void database_ask_presence(struct world *w, struct base_link *l, int sidecar,
 /* sidecar_tried follows. */
 void database_ask_try(struct world *w, struct base_link *l);
 void database_crashes(struct world *w, int64_t for_us);
-/* A synchronous commit, which flushes everything before it. */
+/* Commits synchronously, which flushes everything before it. */
 void database_flush(struct world *w);

@@ -1,8 +1,8 @@
-/* The simulated inbox beside the real one: see differential.h. Each episode begins with an empty inbox. Three
- * sidecars and three application transactions make random claims, lookups, completions, failures, releases,
- * letters (with a row and without), extensions, also of several tokens at once, sweeps, moves to the history and redrives of a few messages,
- * while time advances in whole seconds. All durations end in half a second, so that the few milliseconds of a
- * call make no difference. */
+/* The simulated inbox beside the real one: see differential.h. Each episode begins with an empty inbox. Three sidecars
+ * and three application transactions make random claims, lookups, completions, failures, releases, letters (with a row
+ * and without), extensions, also of several tokens at once, sweeps, moves to the history and redrives, while time
+ * advances in whole seconds. All durations end in half a second, so that the few milliseconds of a call make no
+ * difference. */
 #include "differential.h"
 
 #include "inbox_sim.h"
@@ -30,8 +30,8 @@ struct asked {
     int64_t letter_ids[N_CALLS * N_LETTERS]; /* ids of the real letters */
     bool transaction;                        /* completion of this episode's queue */
     int64_t aged_us, began_us;
-    int64_t episode_us; /* the episode's real start: all times are half a second away from the moment at which
-                           an answer changes */
+    int64_t episode_us; /* real start of the episode: all times are half a second away from the moment at
+                           which an answer changes */
     int64_t numbers[N_SIDECARS];
     bool own[N_SIDECARS];
     unsigned gone[N_SIDECARS];
@@ -70,7 +70,7 @@ static bool ask(struct asked *a, const char *format, ...)
     return true;
 }
 
-/* The machine stood still, so the two answers may differ because one was asked for later. */
+/* Was the machine suspended, so that the two answers may differ because of their times? */
 static bool is_late(const struct asked *a)
 {
     return real_us() - a->episode_us > TOLERANCE_MS * INT64_C(1000);
@@ -145,7 +145,7 @@ static struct inbox_asker asker(const struct asked *a, int s)
                                 .revive = REVIVE};
 }
 
-/* A token that the row may have, or one of a few others; 0 belongs to no row. */
+/* Picks a token that the row may have, or one of a few others; 0 belongs to no row. */
 static uint64_t some_token(struct asked *a, int m)
 {
     uint64_t n;
@@ -246,7 +246,8 @@ static int do_end(struct asked *a, int m, int s, int what)
     return compare(a, m, false, &r);
 }
 
-/* The real letter must be new if the simulated one is; otherwise any of several equally good ones. */
+/* Is it the letter of the simulation? The real one must be new if the simulated one is; otherwise any of several
+ * equally good ones. */
 static bool letter_is(struct asked *a, const char *answer, const struct inbox_ask *item)
 {
     int64_t id = field(answer, "letter=");
@@ -264,7 +265,7 @@ static bool letter_is(struct asked *a, const char *answer, const struct inbox_as
     return known == n;
 }
 
-/* Without a row: only a few tokens and bodies, so that some are equal, and some are repeats. */
+/* Writes letters without a row, with only a few tokens and bodies, so that some are equal, and some are repeats. */
 static int do_letters(struct asked *a, int s)
 {
     size_t n = 1 + random_below(&a->random, N_LETTERS), len = 0;
@@ -300,7 +301,7 @@ static int said_is(struct asked *a, int m, const char *ours)
 
 static const char *const said_names[] = {"ok", "OW001", "OW003", "55P03"};
 
-/* Appends the item of a token, which may name another message as the one before it. Answers that one's row, or NULL. */
+/* Appends the item of a token, which may name another message as the previous one. Returns that one's row, or NULL. */
 static struct inbox_row_sim *some_item(struct asked *a, int m, uint64_t token, char *text, size_t size)
 {
     int before = (m + 1 + (int)random_below(&a->random, N_MESSAGES - 1)) % N_MESSAGES;
@@ -313,7 +314,7 @@ static struct inbox_row_sim *some_item(struct asked *a, int m, uint64_t token, c
     return &a->rows[before];
 }
 
-/* The tokens of a request: two messages or more, in any order. */
+/* Picks the tokens of a request: two messages or more, in any order. */
 static size_t some_request(struct asked *a, struct inbox_row_sim *rows[N_MESSAGES],
                            uint8_t tokens[N_MESSAGES][16], struct inbox_row_sim *befores[N_MESSAGES],
                            int messages[N_MESSAGES], char *text, size_t size)

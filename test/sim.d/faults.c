@@ -39,7 +39,7 @@ static void drain(struct world *w, struct sidecar *s, const struct plan_fault *f
     sidecar_drain(w, s, f->for_us);
 }
 
-/* Each side notices at once, or by its heartbeat. */
+/* Breaks a connection. Each side notices at once, or by its heartbeat. */
 static void broker_cut(struct world *w, struct sidecar *s, const struct plan_fault *f)
 {
     bool silent = random_chance(&w->random, 3000);
@@ -49,7 +49,7 @@ static void broker_cut(struct world *w, struct sidecar *s, const struct plan_fau
                        silent ? random_between(&w->random, 0, 30000000) : 500);
 }
 
-/* A longer standstill is not shortened. */
+/* Lengthens a standstill; a longer one stays. */
 static void until(int64_t *at_us, int64_t end_us)
 {
     if (*at_us < end_us)

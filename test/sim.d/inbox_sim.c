@@ -20,7 +20,7 @@ static int64_t not_below_0(int64_t us)
     return us < 0 ? 0 : us;
 }
 
-/* Only claims see a row that was moved to the history. */
+/* Is there a row? Only claims see one that was moved to the history. */
 static bool has_row(const struct inbox_row_sim *r)
 {
     return r->status != INBOX_NONE && !r->moved;
@@ -43,7 +43,7 @@ static int64_t max_window(const struct inbox_asker *who)
     return who->max_window_us > who->window_us ? who->max_window_us : who->window_us;
 }
 
-/* Only a clock that was ahead can have given such a window. */
+/* Was the window given by a clock that was ahead? */
 static bool ends_late(const struct inbox_row_sim *r, int64_t now_us)
 {
     return r->expires_us - INBOX_MOST_US > now_us + INBOX_GRACE_US;
@@ -55,7 +55,7 @@ static bool revives(const struct inbox_row_sim *r, const struct inbox_asker *who
            who->revive >= r->n_letters;
 }
 
-/* holder_is_gone: may its token be ended before its window ends? Not if the application has extended it. */
+/* As holder_is_gone: may the token be ended before its window ends? Not if the application has extended it. */
 static bool holder_is_gone(const struct inbox_row_sim *r, const struct inbox_asker *who)
 {
     int64_t slack_us = who->max_window_us > who->window_us ? who->max_window_us - who->window_us : 0;
@@ -72,7 +72,7 @@ static bool is_swept(const struct inbox_row_sim *r)
     return r->status == INBOX_FAILED && r->swept;
 }
 
-/* The answer to a claim of a row whose owner ended without an answer. */
+/* Answer to a claim of a row whose owner ended without an answer. */
 static enum row_answer takeover_answer(const struct inbox_row_sim *r, int64_t now_us,
                                        const struct inbox_asker *who, const struct inbox_ask *ask)
 {
@@ -85,7 +85,7 @@ static enum row_answer takeover_answer(const struct inbox_row_sim *r, int64_t no
     return r->takeovers >= 1 && !ask->alone ? ROW_DUE : ROW_CLAIMED;
 }
 
-/* The answer to a claim if the row is not locked. */
+/* Answer to a claim if the row is not locked. */
 static enum row_answer claim_answer(const struct inbox_row_sim *r, int64_t now_us,
                                     const struct inbox_asker *who, const struct inbox_ask *ask)
 {
@@ -125,7 +125,7 @@ static int64_t wait_of(const struct inbox_row_sim *r, int64_t now_us, const stru
     return a == ROW_NOT_DUE ? r->next_us - now_us : 0;
 }
 
-/* A row of another owner that would be held, or not due, until a late end. */
+/* Shortens a row of another owner that would be held, or not due, until a late end. */
 static bool shorten(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask)
 {
@@ -198,7 +198,7 @@ void inbox_sim_claim(struct inbox_row_sim *r, int64_t now_us, const struct inbox
         ret->body = r->body;
         return;
     } else {
-        /* A repetition, with a token that was extended beyond a new window: nothing changes. */
+        /* A repetition, with a token that was extended beyond a new window, changes nothing. */
         bool stands = r->status == INBOX_PROCESSING && has_token(r, ask->token) &&
                       r->expires_us >= now_us + who->window_us;
 
@@ -450,7 +450,7 @@ size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *a
     return all->n++;
 }
 
-/* Completed, as this transaction sees it. */
+/* Is the row completed, as this transaction sees it? */
 static bool is_done(const struct inbox_row_sim *r, uint64_t tx)
 {
     return has_row(r) && (r->status == INBOX_COMPLETED || (r->locked_by == tx && !r->only_locked));
@@ -511,7 +511,7 @@ enum inbox_said inbox_sim_complete_valid(struct inbox_row_sim *const *rows, cons
     return INBOX_OK;
 }
 
-/* Why not all tokens could be used. */
+/* Reason why not all tokens could be used. */
 static enum inbox_said refusal(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16], size_t n,
                                uint64_t tx)
 {
@@ -617,7 +617,7 @@ bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us)
     if (r->status != INBOX_DEAD)
         return false;
     r->status = INBOX_WAITING;
-    memset(r->token, 0x11, sizeof(r->token)); /* a new one that no sidecar has */
+    memset(r->token, 0x11, sizeof(r->token)); /* a new token that no sidecar has */
     r->attempt = r->takeovers = r->crashes = r->unproven_step = r->renewals = r->batch_cap = 0;
     r->renewals_until_us = 0;
     r->unproven_us = -1;

@@ -6,9 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The inbox in the form of the functions of sql/functions: one row, one statement, one answer. Pure: time is
- * the database's clock, in microseconds. A row that an application's open transaction has locked is skipped
- * by every function that would change it. test/sim/differential.c compares it with a real PostgreSQL. */
+/* The inbox in the form of the functions of sql/functions: one row, one statement, one answer. Pure: time is the
+ * database's clock, in microseconds. Every function skips a row that an application's open transaction has locked.
+ * test/sim.d/differential.c compares this inbox with a real PostgreSQL. */
 
 enum inbox_status {
     INBOX_NONE,
@@ -39,7 +39,7 @@ struct inbox_row_sim {
     int64_t number;
     uint8_t body;       /* represents the fingerprint */
     uint64_t locked_by; /* an application's transaction; 0: none */
-    bool only_locked;   /* by that, which has not completed it */
+    bool only_locked;   /* the transaction has locked the row, and not completed it */
     bool flushed;       /* its insert would survive a crash of the database */
     int n_letters;
     int64_t letter_deaths;
@@ -62,7 +62,7 @@ struct inbox_ask {
     uint8_t body;
     bool alone, only_expired, give_back, exhausted;
     bool near_limit; /* bury: for a reason other than `attempts` */
-    bool holds;      /* bury: the row is held, and there is no letter */
+    bool holds;      /* bury: the row is held, without a dead letter */
     int64_t delay_us;
     int crashes, unproven_step; /* -1: unchanged */
     int batch_cap;              /* 0: unchanged */
@@ -90,11 +90,11 @@ void inbox_sim_fail(struct inbox_row_sim *r, int64_t now_us, const struct inbox_
                     struct inbox_reply *ret);
 void inbox_sim_release(struct inbox_row_sim *r, int64_t now_us, const struct inbox_ask *ask,
                        struct inbox_reply *ret);
-/* A letter of a message that has a row. */
+/* Writes the dead letter of a message that has a row. */
 void inbox_sim_bury(struct inbox_row_sim *r, int64_t now_us, const struct inbox_asker *who,
                     const struct inbox_ask *ask, struct inbox_reply *ret);
 
-/* A letter without a row, identified by its token, or by its content if that is all zeros. */
+/* A dead letter without a row, identified by its token, or by its content if that is all zeros. */
 struct inbox_letter_sim {
     uint8_t token[16];
     uint64_t says; /* represents everything that identifies a copy by its content */
@@ -105,22 +105,21 @@ struct inbox_letters_sim {
     size_t n, cap;
 };
 
-/* Does it match the letter in the call? */
+/* Is it the letter of the call? */
 bool inbox_sim_is_letter(const struct inbox_letter_sim *l, const struct inbox_ask *ask, uint64_t says);
 
-/* Returns its index; *ret_inserted: it is new. */
+/* Returns the letter's index; *ret_inserted: it is new. */
 size_t inbox_sim_letter(struct inbox_letters_sim *all, const struct inbox_ask *ask, uint64_t says,
                         bool *ret_inserted);
 
-/* The functions for applications. before: the row of the message that the token names as the one before it; NULL: it
- * names none. */
+/* The functions for applications. before: the row of the previous message that the token names; NULL: none. */
 enum inbox_said { INBOX_OK, INBOX_OW001, INBOX_OW003, INBOX_WAITS };
 enum inbox_said inbox_sim_complete(struct inbox_row_sim *r, const uint8_t token[16],
                                    const struct inbox_row_sim *before, uint64_t tx);
 void inbox_sim_commit(struct inbox_row_sim *r, int64_t now_us, uint64_t tx);
 
-/* The same for the tokens of a whole request, at most 64: rows[i] and befores[i] are those of tokens[i]. ret_valid: a bit
- * for each token that is completed, also by complete_valid, which skips the others. */
+/* The same for the tokens of a whole request, at most 64: rows[i] and befores[i] are those of tokens[i]. ret_valid: a
+ * bit for each token that is completed, also by complete_valid, which skips the others. */
 enum inbox_said inbox_sim_complete_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
                                        struct inbox_row_sim *const *befores, size_t n, uint64_t tx);
 enum inbox_said inbox_sim_complete_valid(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
@@ -138,8 +137,8 @@ bool inbox_sim_sweep(struct inbox_row_sim *r, int64_t now_us, int64_t late_us);
 /* Housekeeping: replaces a completed row by a history entry once it is old enough. True: it was replaced. */
 bool inbox_sim_move(struct inbox_row_sim *r);
 
-/* An operator's redrive: the row waits, without attempts. True: it was dead. */
+/* Redrives a row by an operator: it waits, without attempts. True: the row was dead. */
 bool inbox_sim_redrive(struct inbox_row_sim *r, int64_t now_us);
 
-/* An operator's retry of a held row: it waits, without attempts. True: it was held. */
+/* Retries a held row by an operator: it waits, without attempts. True: the row was held. */
 bool inbox_sim_retry(struct inbox_row_sim *r, int64_t now_us);

@@ -56,7 +56,7 @@ static const char usage_text[] =
     "only: a test of the core in test/unit\n"
     "     keeps what was learnt.\n";
 
-enum { OUTBOX_EVERY = 20 }; /* its runs take longer */
+enum { OUTBOX_EVERY = 20 }; /* runs of the outbox take longer */
 
 struct options {
     uint64_t from, to;
@@ -97,7 +97,7 @@ static void report(const struct options *o, struct plan *p, struct outcome *out)
         printf("Its story: test/sim --seed %llu --trace\n", (unsigned long long)p->seed);
 }
 
-/* Runs the outbox with a seed. True: it broke a promise, which was printed. */
+/* Runs the outbox with a seed. True: a promise was broken, and printed. */
 static bool outbox_breaks(uint64_t seed, bool trace)
 {
     struct outcome out;

@@ -133,7 +133,7 @@ static void flow(struct report *r)
     }
 }
 
-/* The defaults of the configuration; the broker is as slow as one whose replicas write each ack to disk. */
+/* Defaults of the configuration; the broker is as slow as one whose replicas write each ack to disk. */
 static void defaults_plan(struct plan *p, enum deed d, unsigned per_10000, int64_t backoff_ms)
 {
     flow_plan(p, d, per_10000);
@@ -238,8 +238,7 @@ static void many_bad(struct report *r)
             "300 times 400 before 50 good ones", text);
 }
 
-/* More messages than the prefetch: they hold no credit, and a first try delays the others by at most a
- * second. */
+/* More messages than the prefetch hold no credit, and a first try delays the others by at most a second. */
 static void many_busy(struct report *r)
 {
     static const size_t sizes[] = {30, 200};
@@ -309,8 +308,8 @@ static void outage_plan(struct plan *p, const struct outage *o, int limit, bool 
     p->stop_us = (HOUR_S + 900) * (int64_t)SECOND;
 }
 
-/* Deliveries held for max_hold are returned, and stored whole near the limit: there are dead letters then,
- * but none is lost. */
+/* Deliveries held for max_hold are returned, and stored whole near the limit: some become dead letters, but none is
+ * lost. */
 static void outages(struct report *r)
 {
     static const struct outage all[] = {{FAULT_APP_DOWN, false, 2, 0, "application"},
@@ -404,7 +403,7 @@ static void kills(struct report *r)
 
 /* --- a broken replica beside a good one --- */
 
-/* The first of two replicas has an application that answers 500 to everything for this long. */
+/* Plan of two replicas, of which the first has an application that answers 500 to everything for this long. */
 static void broken_plan(struct plan *p, int for_s)
 {
     plan_plain(p, 17);
@@ -414,8 +413,8 @@ static void broken_plan(struct plan *p, int for_s)
     plan_add(p, 0, CHARACTER_GOOD, 400, 0, 0);
 }
 
-/* The good replica soon does everything: after pause_hold and half a minute, during which the other one tries
- * only one message. When more messages come, the broken replica detects its recovery. */
+/* The good replica soon does everything: after pause_hold and half a minute, during which the other one tries only
+ * one message. When more messages arrive, the broken replica detects its recovery. */
 static void broken_replica(struct report *r)
 {
     struct figures f = {0};
@@ -438,8 +437,8 @@ static void broken_replica(struct report *r)
     verdict(r, &f, f.n_done_by[0] >= 100 && !f.n_dead[CHARACTER_GOOD], "a replica that was broken", text);
 }
 
-/* Killed more often within a window than the delivery limit allows: each message is renewed before the broker
- * drops it, also one that waits for the window of its own dead owner. */
+/* A sidecar is killed more often within a window than the delivery limit allows. Each message is renewed before the
+ * broker drops it, also one that waits for the window of its own dead owner. */
 static void kills_at_the_limit(struct report *r)
 {
     static const struct {
@@ -479,7 +478,7 @@ static void kills_at_the_limit(struct report *r)
     }
 }
 
-/* One at a time, and one answer in five is 503: a good answer ends the wait, so each wait is short. */
+/* At a limit of 1, with one answer in five 503: a good answer ends the wait, so each wait is short. */
 static void slow_again(struct report *r)
 {
     struct figures f = {0};

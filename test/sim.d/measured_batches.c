@@ -81,7 +81,7 @@ static void one_killer(struct report *r)
             "one killer among 1,600 in flight", text);
 }
 
-/* A window of ten minutes, and one message that is never answered. */
+/* A single message is never answered, with a window of ten minutes. */
 static void one_hangs(struct report *r)
 {
     struct figures f = {0};
@@ -103,7 +103,7 @@ static void one_hangs(struct report *r)
             "one hangs, window ten minutes, batches of 100", text);
 }
 
-/* A message that is always refused, which the application's answer does not name. With a Retry-After all messages of the
+/* A message is always refused, and the application's answer does not name it. With a Retry-After all messages of a
  * request are due at the same time. */
 static void one_is_refused(struct report *r)
 {
@@ -134,8 +134,8 @@ static void one_is_refused(struct report *r)
     }
 }
 
-/* All are refused for ten minutes, which is no member's fault: requests have their size afterwards, also if the sidecar
- * was restarted meanwhile. */
+/* All requests are refused for ten minutes, which is no member's fault: they have their size afterwards, also if the
+ * sidecar was restarted meanwhile. */
 static void refused_plan(struct plan *p, bool restarted)
 {
     batch_plan(p, 4, true);
@@ -171,8 +171,8 @@ static void all_are_refused(struct report *r)
     }
 }
 
-/* A deploy that fails every message, in one of the ways that it can answer. The circuit breaker allows as many trials as
- * `concurrency` in each second. Without batches up to 20 messages in a row may be dead before it is set. */
+/* A deployment fails every message, in one of the ways in which it can answer. The circuit breaker allows as many
+ * tries as `concurrency` in each second. Without batches up to 20 messages in a row may be dead before it is set. */
 struct bad_answer {
     int status;
     bool named, transaction;
@@ -218,7 +218,7 @@ static void bad_deploy(struct report *r)
             bad_deploy_of(r, &all[i], slots[k]);
 }
 
-/* An application that hangs with every request. */
+/* The application hangs with every request. */
 static void all_hang(struct report *r)
 {
     struct figures f = {0};
@@ -237,8 +237,8 @@ static void all_hang(struct report *r)
             "no request is answered, batches of 100", text);
 }
 
-/* An application that takes 20 messages in a request at most: the learned size is halved to 12, and grows above 20 again
- * with every sixth success. */
+/* The application takes 20 messages in a request at most: the learned size is halved to 12, and grows above 20 with
+ * every sixth success. */
 static void too_many_messages(struct report *r)
 {
     static const struct {
@@ -265,8 +265,8 @@ static void too_many_messages(struct report *r)
     }
 }
 
-/* A third of the messages of each request is named as failed. The others succeed, so neither the number of requests at
- * once falls nor is the circuit breaker set. */
+/* A third of the messages of each request is named as failed. The others succeed, so neither does the number of
+ * requests at once fall, nor is the circuit breaker set. */
 static void many_are_named(struct report *r)
 {
     static const struct {
@@ -285,7 +285,7 @@ static void many_are_named(struct report *r)
         p.application.names_failures = true;
         p.application.service_us = 50000;
         p.queues[0].rules.backoff_ms = p.queues[0].rules.max_backoff_ms =
-            60000; /* no request has failed ones only */
+            60000; /* no request has only failed messages */
         plan_add(&p, 0, CHARACTER_GOOD, 1, 0, 0);
         for (int k = 0; k < 900; k++) {
             plan_add(&p, 0, cases[i].kind, 1, SECOND, 0);

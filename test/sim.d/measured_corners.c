@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-/* Messages to be given up while the circuit breaker is on hold no credit: more of them than the prefetch, and
- * the good ones behind them still arrive. */
+/* Messages to be given up while the circuit breaker is on hold no credit: there are more than the prefetch, and the
+ * good ones behind them still arrive. */
 void no_ids(struct report *r)
 {
     struct figures f = {0};
@@ -22,7 +22,7 @@ void no_ids(struct report *r)
             "200 without an id before 50 good ones", text);
 }
 
-/* All were delivered before, the circuit breaker is on here, and the other replica consumes but has no room:
+/* All messages were delivered before, the circuit breaker is on here, and the other replica consumes but has no room:
  * one message is tried here every minute, which detects the application's recovery. */
 void left_to_others(struct report *r)
 {
@@ -78,7 +78,8 @@ void drain_locked(struct report *r)
     }
 }
 
-/* An operator's pause with ten consumer timeouts of the broker, a limit of 5 and no renewal: the messages rest in the queue. */
+/* An operator's pause with ten consumer timeouts of the broker, a limit of 5 and no renewal: the messages rest in the
+ * queue. */
 void long_pause(struct report *r)
 {
     struct figures f = {0};
@@ -102,8 +103,8 @@ void long_pause(struct report *r)
             "a long pause of an operator at limit 5, no renewal", text);
 }
 
-/* A refusing database works again a second before the end of a drain, and one more return would end the
- * message: it is renewed, or stored whole where the queue drops its head. */
+/* A database that refuses statements works again a second before the end of a drain, and one more return would end
+ * the message: it is renewed, or stored whole where the queue drops its head. */
 void drain_refused(struct report *r)
 {
     char name[80], text[160];
@@ -131,8 +132,8 @@ void drain_refused(struct report *r)
     }
 }
 
-/* Replica 1 is killed with a message in flight, and the channel of replica 0, which gets the message, is closed again and
- * again: at its last delivery the message does not wait for the end of replica 1's token, but is stored whole. */
+/* Replica 1 is killed with a message in flight, and the channel of replica 0, which gets the message, is closed again
+ * and again: at its last delivery the message does not wait for the end of replica 1's token, but is stored whole. */
 void held_at_the_limit(struct report *r)
 {
     struct figures f = {0};
@@ -211,8 +212,8 @@ void renewal_loop(struct report *r)
             text);
 }
 
-/* Near its limit of 3 the message is to be renewed, and the broker refuses its copies, until an operator gives it up. The
- * oracle checks that no copy is published from then on. */
+/* Near its limit of 3 the message is to be renewed, and the broker refuses its copies, until an operator gives it up.
+ * The oracle checks that no copy is published from then on. */
 void given_up_near_the_limit(struct report *r)
 {
     struct figures f = {0};
@@ -259,8 +260,8 @@ void other_body(struct report *r)
     verdict(r, &f, f.n_done[CHARACTER_GOOD] == 1, "another body, its claim unheard of, and a drain", text);
 }
 
-/* Answered, but the completion comes after the token was lost to the owner of another copy: that is no
- * completion. The oracle checks the ack. */
+/* The application answers, but the completion arrives after the owner of another copy has taken the row over: that is
+ * no completion. The oracle checks the ack. */
 void late_completion(struct report *r)
 {
     struct figures f = {0};
@@ -284,8 +285,8 @@ void late_completion(struct report *r)
             "a completion that comes too late", text);
 }
 
-/* A proxy before the application always accepts and then resets, sometimes before the request was sent. That
- * proves nothing about the application either: a crash is charged at the unproven pace in each case. */
+/* A proxy before the application always accepts and then resets, sometimes before the request was sent. That proves
+ * nothing about the application either: a crash is charged at the unproven pace in each case. */
 void resets(struct report *r)
 {
     static const uint16_t unsent[] = {0, 500, 5000, 9500};

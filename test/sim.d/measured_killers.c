@@ -1,5 +1,5 @@
-/* Measured scenarios of messages that crash the application each time: the number of crashes each costs, and
- * the outcome of the others. */
+/* Measured scenarios of messages that crash the application each time: the number of crashes of each, and the outcome
+ * of the others. */
 #include "measured_rig.h"
 
 #include "random.h"
@@ -39,11 +39,11 @@ void killers(struct report *r)
             }
 }
 
-/* --- one after another --- */
+/* --- a killer every few seconds --- */
 
 enum way { DIRECT, READY_URL, PROXY }; /* a proxy that always accepts, with a ready.url or without */
 
-/* They arrive for ten minutes, beside 20 ordinary messages a second, which continue for 20 minutes more. */
+/* Killers arrive for ten minutes, beside 20 ordinary messages a second, which continue for 20 minutes more. */
 struct steady {
     int every_s, n_sidecars;
     int64_t restart_us;
@@ -111,9 +111,9 @@ static void steady_plan(struct plan *p, const struct steady *c)
     p->stop_us = 4 * HOUR_S * (int64_t)SECOND;
 }
 
-/* Bound of the slowest killer's life: backoffs, and twice the time for which the applications are away beyond
- * the plan's end, by the crashes that there must be. Twice, because the slowest of twelve depends on the seed:
- * 485 to 914 s with seeds 18 to 23 where each application is away for 20 s. */
+/* Bound of the slowest killer's life: backoffs, and twice the time for which the applications are away beyond the
+ * plan's end, by the necessary number of crashes. Twice, because the slowest of twelve depends on the seed: 485 to
+ * 914 s with seeds 18 to 23 where each application is away for 20 s. */
 static double steady_most_s(const struct steady *c, size_t n_killers)
 {
     double each_s = 1.25 * (double)c->restart_us / SECOND + 1.5;

@@ -17,12 +17,12 @@ struct figures {
     size_t n[N_CHARACTERS], n_done[N_CHARACTERS], n_dead[N_CHARACTERS];
     size_t n_of_queue[QUEUES_MAX];
     int n_charged, most_charged; /* good messages that were charged, and the most charges of one of them */
-    int n_blamed;                /* charges of good messages for crashes */
+    int n_blamed;                /* good messages that were charged for crashes */
     int64_t last_good_us;        /* completion of the last good one */
     int64_t last_sent_us;        /* first forward of the last good one */
     int64_t first_after_us;      /* first completion after `after_us` */
     int64_t after_us;            /* set by the scenario */
-    size_t n_before;             /* good messages completed before it */
+    size_t n_before;             /* good messages completed before after_us */
     size_t n_done_by[SIDECARS_MAX];
     size_t n_lost, n_stored; /* good messages; stored: has a letter, and was not completed */
     int n_kills, most_kills; /* of all killers, and of one of them */

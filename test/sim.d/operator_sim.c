@@ -26,8 +26,8 @@ static void continue_queues(struct world *w)
     }
 }
 
-/* In one of eight plans also messages that may be anywhere, a renewal included. A random state of their own leaves the
- * other plans as they are. */
+/* Gives up messages in any state in one of eight plans, a renewal included. A random state of its own leaves other
+ * plans unchanged. */
 static void give_up_unfinished(struct world *w)
 {
     uint64_t own = random_mix(w->plan->seed ^ 0x24) ^ (uint64_t)w->now_us;

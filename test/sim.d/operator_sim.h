@@ -2,10 +2,10 @@
 
 #include "world.h"
 
-/* An operator, who decides about held messages: some are tried again, the others are given up. */
+/* An operator, who retries some held messages and gives up the others. */
 
-/* Call it once per virtual second. */
+/* For once per virtual second. */
 void operator_second(struct world *w);
 
-/* A sidecar's presence call reads the operator's commands. */
+/* Passes the operator's commands to a sidecar, as its presence call does. */
 void operator_tells(struct world *w, struct sidecar *s);

@@ -55,7 +55,7 @@ static bool is_over(const struct post *p)
     return r->status != INBOX_PROCESSING || memcmp(r->token, p->token, 16) != 0;
 }
 
-/* No other request is in flight at its application, and no accepted message is open there. */
+/* Is no other request in flight at the application, and no accepted message open there? */
 static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
 {
     enum { LEEWAY_US = 50000 }; /* the window began before the claim was sent */
@@ -70,8 +70,7 @@ static bool goes_alone(const struct world *w, struct sidecar *s, struct post *p)
         }
         const struct post *other = s->accepted[i];
         int64_t window_us = rules_of(w, other->queue)->token_window_ms * 1000;
-        bool ends = w->now_us - other->sent_us > window_us - LEEWAY_US; /* it is being failed for that right
-                                                                           now */
+        bool ends = w->now_us - other->sent_us > window_us - LEEWAY_US; /* its window is over */
 
         alone = alone && (ends || (other->truth == p->truth && p->n_members == 1));
         s->accepted[i++]->carrier->alone = false;
@@ -87,7 +86,7 @@ static bool has_clock_fault(const struct world *w)
     return false;
 }
 
-/* The queue's messages that were answered 202, and neither completed nor released, and whose window has not
+/* Number of the queue's messages that were answered 202, are neither completed nor released, and whose window has not
  * ended. */
 static int n_accepted(const struct world *w, const struct sidecar *s, const struct post *p)
 {
@@ -123,7 +122,7 @@ static void check_message(struct world *w, const struct post *p)
         oracle_broken(w, "window", "%s is POSTed after the end of its window", t->id);
 }
 
-/* A message of its key published before t, neither completed nor dead. */
+/* Finds a message of the key that was published before t, and is neither completed nor dead. */
 static const struct truth *find_predecessor(const struct world *w, const struct truth *t)
 {
     for (size_t i = 0; i < w->n_truths; i++) {
@@ -137,8 +136,8 @@ static const struct truth *find_predecessor(const struct world *w, const struct 
     return NULL;
 }
 
-/* The messages of a key in one request follow each other: the token of each names the one before it. A later copy of a
- * message may have another key. */
+/* Checks that the messages of a key in one request follow each other: the token of each names the one before it. A
+ * later copy of a message may have another key. */
 static void check_key_is_a_run(struct world *w, const struct post *carrier, size_t i)
 {
     const struct post *p = carrier->members[i];
@@ -234,7 +233,7 @@ void oracle_answered(struct world *w, struct post *carrier)
     }
 }
 
-/* The part of the message before it in its key; NULL: the request has none. */
+/* Part of the previous message of the key; NULL: the request has none. */
 static const struct post *before_in_request(const struct post *p)
 {
     for (size_t i = 0; i < p->carrier->n_members && p->before; i++)
@@ -257,8 +256,8 @@ void oracle_effect(struct world *w, const struct post *p)
     const struct truth *before =
         rules_of(w, t->queue)->ordered && t->key >= 0 && !t->n_effects ? find_predecessor(w, t) : NULL;
 
-    /* Sent when it had an earlier place, with a copy that the broker has dropped since. In `response` an application may
-     * do a message's work although the one before it in the request has failed. */
+    /* Sent when it had an earlier place, with a copy that the broker has dropped since. In `response` an application
+     * may do a message's work although the one before it in the request has failed. */
     bool is_own_choice = false;
 
     for (size_t i = 0; i < p->carrier->n_members && !rules_of(w, t->queue)->transaction; i++)
@@ -284,7 +283,7 @@ static bool is_crash(const struct post *p)
     return p->kind == ANSWER_DIED || (p->kind == ANSWER_STATUS && (p->status == 502 || p->status == 504));
 }
 
-/* Does the answer say that this message of a batch failed, or do the rows of the others? */
+/* Did the answer name this message of a batch as failed, or do the rows of the others show that? */
 static bool was_named(const struct world *w, const struct post *p)
 {
     const struct post *carrier = p->carrier;
@@ -301,7 +300,7 @@ static bool was_named(const struct world *w, const struct post *p)
     return p->named;
 }
 
-/* Why the attempt of this request may not be charged; NULL: it may. */
+/* Reason why the attempt of this request may not be charged; NULL: it may. */
 static const char *why_not_charged(const struct world *w, const struct post *p, const struct batch_item *item)
 {
     if (!p)
@@ -334,7 +333,7 @@ static const char *why_not_charged(const struct world *w, const struct post *p, 
     return is_not_now(p->status) ? "the application said not now" : NULL;
 }
 
-/* Only a clock that was ahead gives out a token that ends so late. Its owner waits by another clock. */
+/* Was the token given out by a clock that was ahead? Its owner waits by another clock. */
 static bool was_given_out_ahead(const struct world *w, const struct inbox_row_sim *was)
 {
     return was->expires_us - INBOX_MOST_US > database_now(w) + INBOX_GRACE_US;
@@ -355,14 +354,14 @@ static void charged(struct world *w, const struct batch_item *item, const struct
 
 /* The rules of the delivery limit, implemented a second time. */
 
-/* A message without an id can be neither counted nor recognised; and a copy must not push another message
- * out. */
+/* Can the message be renewed? Not without an id, which could be neither counted nor recognised; and a copy must not
+ * push another message out. */
 static bool is_renewable(const struct plan_queue *p, const struct copy *m)
 {
     return (!p->max_length || !p->readable) && m->truth->character != CHARACTER_NO_ID;
 }
 
-/* An unknown limit counts as the smallest that can be protected. */
+/* Limit to protect. An unknown one counts as the smallest that can be protected. */
 static int limit_to_keep(const struct plan_queue *p)
 {
     int known = plan_known_limit(p);
@@ -370,7 +369,7 @@ static int limit_to_keep(const struct plan_queue *p)
     return known == LIMIT_UNKNOWN ? LIMIT_LEAST : known;
 }
 
-/* From this count on a message is renewed on arrival, or never requeued. INT_MAX: never. */
+/* Count from which on a message is renewed on arrival, or never requeued. INT_MAX: never. */
 static int near_count(const struct plan_queue *p, bool renewable)
 {
     int known = limit_to_keep(p), least = renewable || known < 2 ? 1 : 2;
@@ -385,7 +384,7 @@ static bool is_near(const struct plan_queue *p, const struct copy *m, int count)
     return count >= near_count(p, is_renewable(p, m));
 }
 
-/* A queue with a limit of 0 that is known: no delivery may be returned, but it arrives like any other. */
+/* Is the limit known to be 0? Then no delivery may be returned, but each arrives like any other. */
 static bool drops_first_return(const struct plan_queue *p)
 {
     return p->quorum && plan_known_limit(p) == 0;
@@ -407,21 +406,21 @@ const struct truth *oracle_truth(const struct world *w, int queue, const struct 
     return NULL;
 }
 
-/* Its row is that of another body, so the renewal could not be counted, and it is stored whole. */
+/* Is the row that of another body? Then the renewal could not be counted, and the message is stored whole. */
 static bool is_of_other_body(const struct world *w, const struct copy *m)
 {
     return m->truth->row.status != INBOX_NONE && m->truth->row.body != m->body &&
            !rules_of(w, m->truth->queue)->mismatch_is_duplicate;
 }
 
-/* After one or two more deliveries the broker drops it. */
+/* Does the broker drop the message after one or two more deliveries? */
 static bool is_last(const struct plan_queue *p, const struct copy *m, int count)
 {
     return is_near(p, m, count) && count >= limit_to_keep(p) - 1;
 }
 
-/* No message is given up because of its limit while its copy can be published: not before max_hold, except at
- * the end of a drain. */
+/* Reason why the message may not be given up because of its limit: its copy can be published. Allowed from max_hold
+ * on, and at the end of a drain. */
 static const char *why_not_limit(const struct world *w, const struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
@@ -467,7 +466,7 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
                    : "it was not answered so";
     case DEAD_BODY_MISMATCH:
         if (was->status == INBOX_NONE && item->truth->row_lost)
-            return NULL; /* it was compared with the one in flight, whose claim the database has lost */
+            return NULL; /* compared with the one in flight, whose claim the database has lost */
         return item->copy->body != was->body && was->status != INBOX_NONE ? NULL : "its body is the row's";
     case DEAD_NO_MESSAGE_ID:
         return item->truth->character == CHARACTER_NO_ID ? NULL : "it has an id";
@@ -488,13 +487,14 @@ static const char *why_not_dead(const struct world *w, const struct batch_item *
 
 /* --- letters without a row --- */
 
-/* Messages without an id may all have the same content: then their letters cannot be assigned. */
+/* Counts of a message's letters. Messages without an id may all have the same content, so their letters cannot be
+ * assigned. */
 static struct letter_counts *letters_of(const struct world *w, struct truth *t)
 {
     return t->character == CHARACTER_NO_ID ? &w->oracle->no_id[t->queue] : &t->letters;
 }
 
-/* One letter too many is better than one too few; but there must be a delivery for it. */
+/* Counts a letter. One too many is better than one too few, but there must be a delivery for it. */
 static void letter_written(struct world *w, const struct batch_item *item)
 {
     struct copy *m = item->copy;
@@ -532,7 +532,7 @@ static void buried(struct world *w, const struct batch_item *item, const struct 
     if (item->truth->row.status == INBOX_HELD && !rules->holds_dead)
         oracle_broken(w, "hold", "%s is held, and on_dead is continue", item->truth->id);
     item->truth->at_work_until_us = 0; /* an operator may redrive or retry it at once */
-    if (item->rowless)                 /* also beside a row that is held: a copy with another body */
+    if (item->rowless)                 /* also beside a held row: a copy with another body */
         letter_written(w, item);
     if (item->truth->row.status != INBOX_HELD)
         item->truth->done_us = w->now_us;
@@ -546,7 +546,7 @@ static void completed(struct world *w, const struct batch_item *item)
         oracle_broken(w, "complete", "%s is completed, and was not answered 2xx", item->truth->id);
 }
 
-/* Includes doubling waits and second lookups: only a few at a time, from each sidecar. */
+/* Counts questions about a message. With doubling waits and second lookups, only a few at a time from each sidecar. */
 void oracle_asked(struct world *w, struct truth *t)
 {
     enum { MOST = 60 };
@@ -559,8 +559,8 @@ void oracle_asked(struct world *w, struct truth *t)
         oracle_broken(w, "busy", "%d statements about %s in one second", t->n_items, t->id);
 }
 
-/* A window without an answer, or 504: the next attempt must wait for at least a window. A statement that repeats one whose
- * answer was lost changes nothing. */
+/* After a window without an answer, or a 504, the next attempt waits for at least a window. A statement that repeats
+ * one whose answer was lost changes nothing. */
 static void put_off(struct world *w, const struct batch_item *item, const struct inbox_row_sim *was)
 {
     const struct post *p = post_of_token(item->truth, item->ask.token);
@@ -622,7 +622,7 @@ void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy 
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     bool last =
-        is_last(p, m, m->delivery_count); /* its row was claimed elsewhere, and may have ended since */
+        is_last(p, m, m->delivery_count); /* the row was claimed elsewhere, and may have ended since */
     bool must_leave = last || s->draining || w->now_us - m->delivered_us >= p->rules.max_hold_ms * 900;
 
     w->oracle->n_checks++;
@@ -687,7 +687,7 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
     if (m->delivery_count >= near && !m->skipped && p->version < 430)
         oracle_broken(w, "return", "%s is returned with count %d, and the limit is near", m->truth->id,
                       m->delivery_count);
-    /* Its claim is released first, which may take a while. */
+    /* The claim is released first, which may take a while. */
     bool others = q->n_others || w->now_us - s->queues[m->truth->queue].others_us < 90000000;
 
     /* Messages with a long wait make room, for half of max_parked, if the broker puts requeued ones behind
@@ -700,7 +700,7 @@ void oracle_requeue(struct world *w, struct sidecar *s, struct copy *m, bool dra
                       m->truth->id, (long long)(held_us / 1000));
 }
 
-/* Could a sidecar that knew of it have stored it? */
+/* Could a sidecar that knew of the message have stored it? */
 static bool could_be_stored(const struct world *w, const struct copy *m)
 {
     const struct sidecar *s = w->sidecars[m->holder];
@@ -723,7 +723,7 @@ void oracle_dropped(struct world *w, struct copy *m)
     const struct inbox_row_sim *r = &m->truth->row;
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     enum { LEAST_US = 500000 };
-    /* The page asks for the key where a limit is below the least. */
+    /* The page asks for the key where a limit is below the smallest. */
     bool hidden = plan_known_limit(p) == LIMIT_UNKNOWN && p->limit < LIMIT_LEAST;
     bool safe = m->renewed || m->letter_us || m->is_dead ||
                 (r->status == INBOX_COMPLETED && r->body == m->body) || r->status == INBOX_DEAD;
@@ -735,7 +735,7 @@ void oracle_dropped(struct world *w, struct copy *m)
             oracle_dropped_in_order(w, m);
         return;
     }
-    /* At the end of a drain it is requeued in any case: no replica could store it. Detecting the database's
+    /* At the end of a drain the message is requeued in any case: no replica could store it. Detecting the database's
      * recovery, claiming and storing take a moment, too. */
     bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries ||
                                                         w->now_us - w->database->mended_us < LEAST_US);
@@ -753,8 +753,8 @@ void oracle_overflowed(struct world *w, struct copy *m)
     TRACE(w, "the queue is too long: %s is dropped", m->truth->id);
 }
 
-/* The last consumer of a queue was cancelled: only a drain may do that. A quorum queue has x-expires instead, which a
- * pause of a minute outlasts only where the arguments tell. */
+/* The last consumer of a queue was cancelled, which only a drain may do. A quorum queue has x-expires instead: a
+ * pause outlasts its minute only if the arguments are known. */
 void oracle_unsubscribed(struct world *w, const struct sidecar *s, int queue)
 {
     const struct plan_queue *p = &w->plan->queues[queue];
@@ -802,7 +802,7 @@ enum {
     REPORTS_US = 10000000 /* others are known for as long after their last report */
 };
 
-/* A replica that closes an ordered queue's channel for the sake of another one has a reason, and never does so in a
+/* A replica that closes an ordered queue's channel for the sake of another one has a reason, and does not do so in a
  * loop. */
 void oracle_reopens(struct world *w, struct sidecar *s, int queue, const char *why)
 {
@@ -841,7 +841,7 @@ static bool holds_last(const struct world *w, const struct queue *q, int queue)
     return false;
 }
 
-/* The broker delivers to none: the active replica holds deliveries that do not end, and a higher one waits. */
+/* The broker delivers to no replica, while the active one holds deliveries that do not end, and a higher one waits. */
 static void check_handover(struct world *w, struct sidecar *s, int queue)
 {
     const struct broker_queue *b = &w->broker->queues[queue];
@@ -928,7 +928,7 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
     if (load->n_held < n_held(w, s))
         load->n_held = n_held(w, s);
     check_bounds(w, s);
-    /* Each attempt has three facts or more, and may plan one time, at which it takes no action. */
+    /* Each attempt has three facts or more, and may plan one time, at which there is no action. */
     if (load->n_turns > 100 && load->n_turns > 100 + 2 * load->n_held + load->n_facts / 3)
         oracle_broken(
             w, "busy",
@@ -941,7 +941,7 @@ void oracle_turn(struct world *w, struct sidecar *s, size_t n_actions, size_t n_
                       (unsigned long long)load->n_actions, (unsigned long long)load->n_facts);
 }
 
-/* A queue has messages, and a sidecar reports that it consumes, but nothing happens. */
+/* Checks a queue that has messages, and whose sidecar reports that it consumes: something must happen. */
 static void check_silence(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -974,7 +974,7 @@ static void check_silence(struct world *w, const struct sidecar *s, int queue)
                       (long long)((w->now_us - since) / 1000000));
 }
 
-/* A lasting pause must be logged within a stats interval. */
+/* Checks that a lasting pause is logged within a stats interval. */
 static void check_pause(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -990,7 +990,7 @@ static void check_pause(struct world *w, const struct sidecar *s, int queue)
     }
 }
 
-/* No delivery is held longer than max_hold, except with the application, or if a requeue could end it. */
+/* Checks that no delivery is held longer than max_hold, except with the application, or if a requeue could lose it. */
 static void check_hold(struct world *w, const struct sidecar *s, int queue)
 {
     struct queue *q = (struct queue *)&s->queues[queue].core;
@@ -998,7 +998,7 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     const struct delivery *d = k ? container_of(k, struct delivery, in_tags) : NULL;
     int64_t most_ms = q->rules.max_hold_ms + q->rules.max_window_ms + 60000;
 
-    /* A body without room stays until nothing else is held, where the broker drops each message that is returned. */
+    /* Where the broker drops each returned message, a body without room stays until nothing else is held. */
     if (d && d->wait == WAIT_ROOM && drops_first_return(&w->plan->queues[queue]))
         return;
     if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms || q->order.limit.count ||
@@ -1010,8 +1010,8 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
                       (long long)(world_ms(w) - d->received_ms) / 1000);
 }
 
-/* Deliveries of a lost channel are redelivered: here they end with their request, timer or statement. The
- * bounds of unacked deliveries do not cover them. */
+/* Checks deliveries of a lost channel, which are redelivered: here they end with their request, timer or statement.
+ * The bounds of unacked deliveries do not cover them. */
 static void check_left_behind(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -1027,7 +1027,7 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         }
 }
 
-/* The first message of a key does not wait for its key. No other is claimed by itself. */
+/* Checks lines: the first message of a key does not wait for its key, and no other is claimed by itself. */
 static void check_lines(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -1094,7 +1094,7 @@ void oracle_second(struct world *w)
 
 /* --- the end --- */
 
-/* Bad by its character, by a copy with another body, by its age, or because no attempt is left. */
+/* Is the message bad by its character, by a copy with another body, by its age, or because no attempt is left? */
 static bool is_bad(const struct world *w, const struct truth *t)
 {
     if (t->row.status != INBOX_NONE && t->row.status != INBOX_COMPLETED &&
@@ -1104,7 +1104,7 @@ static bool is_bad(const struct world *w, const struct truth *t)
            (t->row.status != INBOX_COMPLETED && t->row.attempt >= rules_of(w, t->queue)->max_attempts);
 }
 
-/* No other message has shown that the application knows batches, which the log says. */
+/* Has no other message shown that the application knows batches? The log reports that. */
 static bool awaits_batches(const struct world *w, const struct truth *t)
 {
     for (int i = 0; i < w->plan->n_sidecars; i++)
@@ -1113,7 +1113,7 @@ static bool awaits_batches(const struct world *w, const struct truth *t)
     return false;
 }
 
-/* Enough bad ones to keep the circuit breaker on. */
+/* Are there enough bad messages to keep the circuit breaker on? */
 static bool awaits_operator(const struct world *w, const struct truth *t)
 {
     const struct queue_rules *rules = rules_of(w, t->queue);
@@ -1132,8 +1132,8 @@ static bool awaits_operator(const struct world *w, const struct truth *t)
     return n_bad >= (size_t)threshold;
 }
 
-/* Some messages never end by themselves: those that are always answered "not now"; and in a run of many bad
- * ones these wait for an operator. */
+/* May the message stay unfinished? Those that are always answered "not now" never end by themselves; and in a run of
+ * many bad ones these wait for an operator. */
 static bool may_stay(const struct world *w, const struct truth *t)
 {
     if (t->character == CHARACTER_503 || t->character == CHARACTER_429)
@@ -1141,7 +1141,8 @@ static bool may_stay(const struct world *w, const struct truth *t)
     /* A run of messages above max_age keeps the circuit breaker on: none of them shows that the application works. */
     if (rules_of(w, t->queue)->max_age_ms && awaits_operator(w, t))
         return true;
-    /* In an ordered queue it keeps its key and its place in the prefetch, so others may not come to show it. */
+    /* In an ordered queue the message keeps its key and its place in the prefetch, so others may not arrive to show
+     * it. */
     if (awaits_batches(w, t))
         return is_bad(w, t) || rules_of(w, t->queue)->ordered;
     return is_bad(w, t) && awaits_operator(w, t);

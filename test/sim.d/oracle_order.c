@@ -1,12 +1,12 @@
-/* The oracle of the delivery limit of ordered queues: a stop near it stands in the database, every replica obeys it, and
- * nothing is dropped that a stop could have saved. */
+/* The oracle of the delivery limit of ordered queues: a stop near it stands in the database, every replica obeys it,
+ * and the broker drops nothing that a stop could have saved. */
 #include "oracle.h"
 
 #include "broker_sim.h"
 #include "database_sim.h"
 #include "sidecar_sim.h"
 
-enum { SPARE = 2, SOON_US = 15000000 }; /* two presence calls, and what delays them */
+enum { SPARE = 2, SOON_US = 15000000 }; /* two presence calls, and their delays */
 
 static bool is_limited(const struct world *w, int queue)
 {
@@ -15,7 +15,7 @@ static bool is_limited(const struct world *w, int queue)
     return p->rules.ordered && p->quorum && p->limit != LIMIT_NONE;
 }
 
-/* Could it have made presence calls for a while? */
+/* Could the sidecar have made presence calls for a while? */
 static bool is_healthy(const struct world *w, const struct sidecar *s)
 {
     const struct database_sim *b = w->database;
@@ -55,7 +55,7 @@ void oracle_closes(struct world *w, const struct sidecar *s, int queue)
     }
 }
 
-/* A stopped queue claims nothing. */
+/* Checks that a stopped queue claims nothing. */
 void oracle_forwards_in_order(struct world *w, const struct sidecar *s, int queue)
 {
     const struct queue *q = &s->queues[queue].core;
@@ -73,7 +73,8 @@ void oracle_forwards_in_order(struct world *w, const struct sidecar *s, int queu
     }
 }
 
-/* The holder had time to stop the queue, and no operator has accepted deliveries up to this count. */
+/* Checks a return near the limit: the holder had time to stop the queue, and no operator has accepted deliveries up
+ * to this count. */
 void oracle_returned(struct world *w, struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
@@ -99,7 +100,7 @@ void oracle_continues(struct world *w, int queue)
     }
 }
 
-/* The place of a message is that of its first copy which is left. */
+/* Places a message where the first of its remaining copies is. */
 static void place_again(const struct world *w, struct truth *t)
 {
     t->published_as = 0;

@@ -1,23 +1,22 @@
-/* The relays of the outbox in virtual time: killed between any two actions, frozen while another takes the
- * lease over, with answers of the database that come late or never, statements that fail (also those that
- * were done), a broker that drops connections with confirms in them, says nack, blocks, takes a body in
- * pieces, closes channels over a bad exchange, and the connection over a message (or over nothing), and a
- * database that comes back from a dump. Then the faults end, and everything must settle.
+/* The relays of the outbox in virtual time. They are killed between any two actions, and frozen while another takes the
+ * lease over. The database answers late or never, fails statements (also after their effect), and is restored from a
+ * dump. The broker drops connections with confirms in them, nacks, blocks, takes a body in pieces, and closes channels
+ * over a bad exchange, and the connection over a message or over nothing. Then the faults end, and everything must
+ * settle.
  *
  * Some rows have the exchange, routing key, id and length of their neighbour, and another fate.
  *
- * The oracle: no row is lost, none that could be sent becomes a letter, each letter has its reason, the
- * position never goes past what is neither at the broker nor in a letter, and what comes to the broker first
- * comes in order where it never said nack. Nothing is sent to a broker that blocks, or into a body; what was
- * out when it said nack goes again one by one.
+ * The oracle: no row is lost; none that could be sent becomes a letter; each letter has its reason; the position
+ * never passes a row that is neither at the broker nor in a letter; and rows reach the broker in order until it
+ * nacks. Nothing is sent to a broker that blocks, or into a body; rows in flight at a nack are sent again one by one.
  *
- * An exchange comes and goes. Its rows come in order, too, and none but the first few of a relay's life become
- * letters. Rows of an exchange that never comes are parked, but for as many; what is parked is deleted only
- * when it is at the broker or in a letter.
+ * An exchange comes and goes. Its rows arrive in order, too, and none but the first few of a relay's life become
+ * letters. Rows of an exchange that never exists are parked, but for as many; parked rows are deleted only when they
+ * are at the broker or in a letter.
  *
- * An ordered exchange loses its bindings or itself for a while, and refuses some rows each time. The oracle: each
- * row of a routing key reaches the broker after all earlier ones of that key, also after a nack, and none but
- * those refused each time becomes a letter. A broker that drops a connection keeps any of its rows in flight. */
+ * An ordered exchange loses its bindings or itself for a while, and refuses some rows each time. The oracle: each row
+ * of a routing key reaches the broker after all earlier ones of that key, also after a nack, and none but those
+ * refused each time becomes a letter. A broker that drops a connection keeps any of its rows in flight. */
 #include "outbox_sim.h"
 
 #include "random.h"
@@ -43,10 +42,10 @@ enum {
     CLOSED_MAX = 2, /* fewer than lead to a letter */
 };
 
-/* The outcome of a row at the broker. */
+/* Outcome of a row at the broker. */
 enum fate { GOOD, UNROUTABLE, MISSING, FORBIDDEN, REFUSED, CRASHES, FLAKY, KEYED, KEYED_REFUSED, N_FATES };
 
-/* The state of the ordered exchange. */
+/* State of the ordered exchange. */
 enum keyed { KEYED_TAKES, KEYED_RETURNS, KEYED_MISSING };
 
 struct sim_row {
@@ -57,7 +56,7 @@ struct sim_row {
     int letter;                     /* enum dead_reason + 1; 0: none */
     bool parked;                    /* parked now */
     bool refused;                   /* on its way to a letter, which a relay may lose before it is written */
-    uint64_t careful[N_RELAYS_MAX]; /* the number of the relay's row in flight when it got a nack; 0: none */
+    uint64_t careful[N_RELAYS_MAX]; /* number of the relay's row in flight at a nack; 0: none */
 };
 
 /* An entry of the table of parked rows; its number is its index + 1. */
@@ -117,7 +116,7 @@ struct sim {
     int64_t flaky_at_ms;
     enum keyed keyed;
     int64_t keyed_at_ms;
-    char keyed_key[4]; /* RETURNS: of this routing key alone; empty: of all */
+    char keyed_key[4]; /* RETURNS: of this routing key alone; empty: of all keys */
     bool nacked;
     unsigned n_closed; /* connections closed with a code, for a reason other than a row */
     size_t latest;     /* the highest row + 1 that reached the broker first in its order */
@@ -308,7 +307,7 @@ static void letter_write(struct sim *s, const struct outbox_row *row)
                s->n_letters[truth->fate], exchanges[truth->fate], s->n_lives);
 }
 
-/* The requested letters by their ids at that time, kept in the reply's rows. */
+/* Answers a request for letters, by their ids at that time, which the reply's rows have. */
 static void bury_answer(struct sim *s, size_t r, struct reply *p)
 {
     struct relay *k = &s->relays[r];
@@ -373,7 +372,7 @@ static void unpark(struct sim *s, size_t r, enum outbox_answer word)
     outbox_unparked(o, s->now_ms, word);
 }
 
-/* The statement fails; its effect may stay, with the answer lost. */
+/* Fails a statement. Its effect may stay, with the answer lost. */
 static void answer_failed(struct sim *s, size_t r, struct reply *p)
 {
     struct outbox *o = &s->relays[r].o;
@@ -510,7 +509,7 @@ static void question(struct sim *s, size_t r, const struct outbox_action *a)
 
 /* --- the broker --- */
 
-/* Each row of a routing key comes after all earlier ones that the broker takes. */
+/* Checks that each row of a routing key arrives after all earlier ones that the broker takes. */
 static void keyed_stored(struct sim *s, size_t row)
 {
     for (size_t i = 0; i < row && !s->rows[row].stored; i++)
@@ -560,7 +559,7 @@ static void send(struct sim *s, size_t r, const struct outbox_action *a)
     if (chance(s, 20))
         k->body_ms = s->now_ms + random_between(&s->random, 1, 300);
     if (k->doomed)
-        return; /* the broker ignores it from now on */
+        return; /* the broker ignores the channel from now on */
     if (fate == MISSING || fate == FORBIDDEN || fate == REFUSED || fate == CRASHES || fate == KEYED_REFUSED ||
         (fate == FLAKY && s->flaky_off) || (fate == KEYED && s->keyed == KEYED_MISSING)) {
         k->doomed = s->rows[row].refused = true;
@@ -617,8 +616,8 @@ static void confirm(struct sim *s, size_t r)
     k->n_out -= n;
 }
 
-/* Rows that the broker received may be stored although their confirms are lost: in order, but any of those to
- * the ordered exchange, as by a broker that crashes between its writes of small and large bodies. */
+/* Drops a connection. Rows that the broker received may be stored although their confirms are lost: in order, but any
+ * of those to the ordered exchange, as by a broker that crashes between its writes of small and large bodies. */
 static void out_dropped(struct sim *s, struct relay *k)
 {
     size_t n = (size_t)random_below(&s->random, k->n_out + 1);
@@ -634,7 +633,7 @@ static void out_dropped(struct sim *s, struct relay *k)
     k->doomed = false;
 }
 
-/* The broker is short of memory for a while. */
+/* Makes the broker short of memory for a while. */
 static void block_step(struct sim *s, size_t r)
 {
     struct relay *k = &s->relays[r];
@@ -842,7 +841,7 @@ static void publish_some(struct sim *s)
     }
 }
 
-/* An exchange is deleted, and declared again. */
+/* Deletes an exchange, and declares it again. */
 static void flaky_step(struct sim *s)
 {
     if (s->calm)
@@ -853,7 +852,7 @@ static void flaky_step(struct sim *s)
     s->flaky_at_ms = s->now_ms + random_between(&s->random, 1, random_chance(&s->random, 5000) ? 500 : 20000);
 }
 
-/* The ordered exchange loses a binding, all of them, or itself. */
+/* Takes a binding of the ordered exchange away, all of them, or the exchange. */
 static void keyed_step(struct sim *s)
 {
     if (s->calm)
@@ -935,8 +934,7 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
     s->holder = N_RELAYS_MAX;
     s->n_relays = 1 + (size_t)random_below(&s->random, N_RELAYS_MAX);
     s->fault_chance = random_chance(&s->random, 3000) ? 1 : (unsigned)random_below(&s->random, 20);
-    /* Either all rows within some seconds, most of them waiting; or now and then, as long as there are
-     * faults. */
+    /* Either all rows within some seconds, most of them waiting, or some now and then during the faults. */
     s->publish_chance = random_chance(&s->random, 5000) ? 100 : 5;
     s->keyed_chance = random_chance(&s->random, 5000) ? 0 : (unsigned)random_below(&s->random, 10000);
     for (size_t r = 0; r < s->n_relays; r++)

@@ -283,8 +283,8 @@ static void make_messages(struct plan *p, uint64_t *r, int64_t until_us)
         }
         if (m->twin_of < 0 && n_bad < most && random_chance(r, 1000)) {
             m->character = bad_character(r);
-            /* A message that is always answered "not now" takes the bytes that another needs: that is logged,
-             * and left to an operator. */
+            /* A message that is always answered "not now" takes the bytes that another needs, which is logged and
+             * left to an operator. */
             if (p->queues[queue].rules.max_bytes < 1 << 20 &&
                 (m->character == CHARACTER_503 || m->character == CHARACTER_429))
                 m->character = CHARACTER_500;
@@ -313,8 +313,8 @@ static void make_fault(struct plan *p, uint64_t *r, int64_t until_us)
     }
 }
 
-/* A publisher without ids, so that the circuit breaker switches on, and channels are lost meanwhile. There is
- * room for all of them: otherwise the good ones behind them would wait for an operator. */
+/* Adds a publisher without ids, so that the circuit breaker switches on, and channels are lost meanwhile. There is
+ * room for all its messages: otherwise the good ones behind them would wait for an operator. */
 static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
 {
     int queue = (int)random_below(r, (uint64_t)p->n_queues);
@@ -322,7 +322,7 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
     size_t n = (size_t)ONE_OF(r, 10, 30, 60), n_losses = (size_t)ONE_OF(r, 1, 2, 4);
     int64_t at_us = random_between(r, 0, until_us);
 
-    if (rules->max_bytes < 1 << 20) /* they take the bytes that a good one needs: that is logged, too */
+    if (rules->max_bytes < 1 << 20) /* they take the bytes that a good one needs, which is logged, too */
         return;
     plan_add(p, queue, CHARACTER_NO_ID, n, at_us, 0);
     p->settle_us *= 2; /* successes reset the circuit breaker, and may be whole windows apart */
@@ -334,7 +334,8 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
             ->queue = queue;
 }
 
-/* The queue has the least limit that an ordered queue may have, and so many losses of its channels that it is reached. */
+/* Gives the queue the smallest limit that an ordered queue may have, and so many losses of its channels that it is
+ * reached. */
 static void make_limited(struct plan *p, int64_t until_us)
 {
     struct plan_queue *q = &p->queues[0];
@@ -357,7 +358,7 @@ static void make_limited(struct plan *p, int64_t until_us)
     }
 }
 
-/* The queue has a single active consumer, and its messages have keys. */
+/* Makes a queue ordered: with a single active consumer, and keys. */
 static void order_queue(struct plan *p, uint64_t *r, int queue)
 {
     struct plan_queue *q = &p->queues[queue];
@@ -381,8 +382,8 @@ static void order_queue(struct plan *p, uint64_t *r, int queue)
     for (size_t i = 0; i < p->n_messages; i++) {
         struct plan_message *m = &p->messages[i];
 
-        /* A message that is always answered "not now" would block its key indefinitely, and many without an
-         * id would fill the prefetch. */
+        /* A message that is always answered "not now" would block its key indefinitely, and many without an id would
+         * fill the prefetch. */
         if (m->queue == queue && (m->character == CHARACTER_503 || m->character == CHARACTER_429))
             m->character = CHARACTER_500;
         if (m->queue == queue && m->character == CHARACTER_NO_ID)
@@ -391,7 +392,7 @@ static void order_queue(struct plan *p, uint64_t *r, int queue)
     }
 }
 
-/* Ordered queues: the first, or both as partitions of one consumer; with several replicas more often than not. */
+/* Makes ordered queues: the first, or both as partitions of one consumer; with several replicas more often than not. */
 static void make_ordered(struct plan *p, uint64_t *r, int64_t until_us)
 {
     order_queue(p, r, 0);
@@ -406,7 +407,7 @@ static void make_ordered(struct plan *p, uint64_t *r, int64_t until_us)
     p->queues[1].quorum = p->queues[0].quorum;
 }
 
-/* Requests have several messages, which the application answers in every way. */
+/* Makes requests with several messages, which the application answers in every way. */
 static void make_batches(struct plan *p, uint64_t *r)
 {
     struct plan_application *a = &p->application;
@@ -435,7 +436,7 @@ static void make_batches(struct plan *p, uint64_t *r)
         a->rates[DEED_SOME_CRASH] = 100;
 }
 
-/* Ages, grace periods, single attempts and Retry-After. */
+/* Sets ages, grace periods, single attempts and Retry-After. */
 static void make_times(struct plan *p, uint64_t *r)
 {
     for (int i = 0; i < p->n_queues; i++) {

@@ -6,13 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a run consists of: servers, applications, messages and faults, with their times. A plan is made from a
- * seed (plan_make) or by a measured scenario; the shrinker takes parts of it away. A plan and its seed give
- * the same run every time. Times are microseconds since its start. */
+/* A plan of a run: servers, applications, messages and faults, with their times. It is made from a seed (plan_make)
+ * or by a measured scenario; the shrinker takes parts of it away. A plan and its seed give the same run every time.
+ * Times are microseconds since its start. */
 
 enum { SIDECARS_MAX = 3, QUEUES_MAX = 2 };
 
-/* What a message is. */
+/* Character of a message. */
 enum character {
     CHARACTER_GOOD,
     CHARACTER_400,          /* always answered 400: permanent */
@@ -29,7 +29,7 @@ enum character {
     N_CHARACTERS
 };
 
-/* What the application does with one request. */
+/* Deed of the application with one request. */
 enum deed {
     DEED_OK,
     DEED_500,
@@ -56,7 +56,7 @@ enum deed {
     DEED_CRASH,         /* the application crashes, with all requests in flight */
     DEED_COMMIT_CRASH,
     DEED_UNSENT, /* the connection breaks before the request was sent */
-    /* Of requests with several messages: */
+    /* For requests with several messages: */
     DEED_SOME_FAIL,      /* some are named as failed, with any status */
     DEED_SOME_FORGOTTEN, /* some are not completed */
     DEED_SOME_CRASH,     /* the work is done for some, then the application crashes */
@@ -69,7 +69,7 @@ enum deed {
 
 struct plan_message {
     int64_t at_us;
-    int number; /* stays the same in a reduced plan */
+    int number; /* the same in a reduced plan */
     int queue;
     enum character character;
     int twin_of;     /* number of the message that this is another copy of; -1: none */
@@ -133,7 +133,7 @@ struct plan_application {
     bool ready_url;
     uint16_t rates[N_DEEDS]; /* in 10,000 requests */
     bool retry_after;        /* some answers of "not now" have one */
-    bool names_failures;     /* of a batch with a bad message it names that one; else all fail */
+    bool names_failures;     /* names the bad message of a batch; otherwise all fail */
     size_t most_messages;    /* of a request, above which it does `too_many`; 0: none */
     enum deed too_many;
 };
@@ -149,7 +149,7 @@ struct plan {
     size_t n_faults;
     int64_t quiet_us;  /* no faults from then on: rates are 0, all parties are up */
     int64_t stop_us;   /* not 0: the run ends there, or when all is done */
-    int64_t settle_us; /* everything must be done this long after it */
+    int64_t settle_us; /* time after that by which everything must be done */
     int64_t stats_interval_ms;
     int64_t broker_us;          /* transmission time of a frame to or from the broker, beyond a local wire */
     bool own_rows;              /* state files are kept: a sidecar takes over its own rows */
@@ -160,25 +160,25 @@ struct plan {
     int64_t given_up_us;        /* not 0: then an operator gives up every unfinished message */
 };
 
-/* A different plan for each seed. */
+/* Makes a different plan for each seed. */
 void plan_make(struct plan *p, uint64_t seed);
-/* The defaults of the configuration, one sidecar, one queue, no fault, no message. */
+/* Makes a plan with the defaults of the configuration, one sidecar, one queue, no fault, no message. */
 void plan_plain(struct plan *p, uint64_t seed);
 void plan_copy(struct plan *to, const struct plan *from);
 void plan_deinit(struct plan *p);
 
 /* Adds n messages of one kind, from at_us on, gap_us apart. Returns the number of the first. */
 int plan_add(struct plan *p, int queue, enum character c, size_t n, int64_t at_us, int64_t gap_us);
-/* The queue's requests have up to max_messages, with the default prefetch of that. */
+/* Lets the queue's requests have up to max_messages, with the default prefetch of that. */
 void plan_batch(struct queue_rules *r, int max_messages);
 struct plan_fault *plan_break(struct plan *p, enum fault_kind kind, int64_t at_us, int64_t for_us);
 
-/* "5", "none" */
+/* Writes "5" or "none". */
 void plan_limit_text(int limit, char ret[16]);
 
-/* The queue's x-delivery-limit, if it can be read. */
+/* x-delivery-limit of the queue, if it can be read. */
 int plan_read_limit(const struct plan_queue *p);
-/* The limit as known to a sidecar; LIMIT_UNKNOWN. */
+/* Limit as known to a sidecar, or LIMIT_UNKNOWN. */
 int plan_known_limit(const struct plan_queue *p);
 
 void plan_sort(struct plan *p);

@@ -31,7 +31,7 @@ void promises_started(struct world *w, struct sidecar *s)
 
 /* --- the table of answers --- */
 
-/* The meaning of an answer to one message, from the table in deploy/guides/application.md. */
+/* Meaning of an answer to one message, by the table in deploy/guides/application.md. */
 enum meaning {
     MEANS_NOTHING, /* the answer was to several messages, or says nothing about this one */
     MEANS_DONE,
@@ -78,7 +78,7 @@ static enum meaning meaning_of(const struct world *w, const struct post *p)
     return MEANS_FAILED;
 }
 
-/* Why a failure of the message may not be charged to it; NULL: it must be. */
+/* Reason why a failure of the message may not be charged to it; NULL: it must be. */
 static const char *why_spared(const struct world *w, const struct sidecar *s, const struct post *p,
                               const struct copy *m)
 {
@@ -109,7 +109,7 @@ static int64_t bound_of_backoff(const struct queue_rules *r, int n)
     return bound < r->max_backoff_ms ? bound : r->max_backoff_ms;
 }
 
-/* With full jitter, but at least a tenth; and a whole window where the application may still be at work. */
+/* Checks a backoff with full jitter, of at least a tenth; and a whole window if the application may still work. */
 static void check_backoff(struct world *w, const struct batch_item *item, int n_least, int n_most,
                           bool unanswered)
 {
@@ -126,7 +126,7 @@ static void check_backoff(struct world *w, const struct batch_item *item, int n_
                       item->truth->id, (long long)delay, n_most, (long long)least, (long long)most);
 }
 
-/* Not charged: the wait grows with the number of such ends in this delivery. */
+/* Checks the wait after an attempt that is not charged: it grows with the number of such ends in this delivery. */
 static void check_wait(struct world *w, const struct batch_item *item, const struct post *p,
                        const struct delivery *d)
 {
@@ -166,7 +166,8 @@ static struct post *post_of(const struct sidecar *s, const struct truth *t, cons
     return NULL;
 }
 
-/* An attempt of which the application said that it was done, and which is not completed, fails after commit_grace. */
+/* Checks that an attempt fails after commit_grace, if the application answered that it was done and the row is not
+ * completed. */
 static void check_grace(struct world *w, const struct sidecar *s, const struct batch_item *item,
                         const struct post *p)
 {
@@ -177,7 +178,7 @@ static void check_grace(struct world *w, const struct sidecar *s, const struct b
                       item->truth->id, (long long)(w->now_us - p->told_us) / 1000, (long long)grace_ms);
 }
 
-/* Fewer different messages than the circuit breaker's threshold are charged between two successes. */
+/* Counts charges: fewer different messages than the circuit breaker's threshold between two successes. */
 static void count_charge(struct world *w, struct sidecar *s, const struct batch_item *item,
                          const struct post *p)
 {
@@ -209,7 +210,7 @@ static void decided_charge(struct world *w, struct sidecar *s, const struct batc
     bool key_waits = r->ordered && !r->transaction && item->truth->key >= 0 &&
                      (p->kind != ANSWER_STATUS || p->status == 504);
 
-    /* Of a token that was taken over meanwhile, the row counts other attempts. */
+    /* If the token was taken over meanwhile, the row counts other attempts. */
     if (memcmp(item->truth->row.token, item->ask.token, sizeof(item->ask.token)))
         return;
     switch (meaning_of(w, p)) {
@@ -242,13 +243,13 @@ static void decided_charge(struct world *w, struct sidecar *s, const struct batc
     }
 }
 
-/* Different for each delivery of all sidecars. */
+/* Key that differs for each delivery of all sidecars. */
 static uint64_t delivery_key(const struct sidecar *s, uint64_t ref)
 {
     return ref | (uint64_t)s->life << 32 | (uint64_t)s->index << 56;
 }
 
-/* Of a delivery, for the waits that grow with them. */
+/* Counts ends without a charge, of a delivery, for the waits that grow with them. */
 static void count_free(const struct world *w, const struct sidecar *s, const struct batch_item *item,
                        const struct post *p)
 {
@@ -263,7 +264,7 @@ static void count_free(const struct world *w, const struct sidecar *s, const str
     f->n_not_now += meaning_of(w, p) == MEANS_NOT_NOW;
 }
 
-/* The attempt is not charged. */
+/* Checks an attempt that is released without a charge. */
 static void decided_release(struct world *w, struct sidecar *s, const struct delivery *d,
                             const struct batch_item *item, const struct post *p)
 {
@@ -321,8 +322,8 @@ static bool another_can_be_tried(const struct queue *q, const struct delivery *d
     return false;
 }
 
-/* No message dies while everything fails, except by an operator's decision, because the broker would drop it, or because
- * its attempts are used up and the others wait for it. */
+/* Checks that no message dies while everything fails, except by an operator's decision, because the broker would drop
+ * it, or because its attempts are used up and the others wait for it. */
 static void check_death(struct world *w, const struct sidecar *s, const struct delivery *d,
                         const struct batch_item *item)
 {
@@ -351,7 +352,7 @@ static void decided_death(struct world *w, struct sidecar *s, const struct deliv
         count_charge(w, s, item, p);
 }
 
-/* A claim is not sent before its time, unless an operator or a clock has shortened that. */
+/* Checks that a claim is not sent before its time, unless an operator or a clock has shortened that. */
 static void check_due(struct world *w, const struct sidecar *s, const struct batch_item *item)
 {
     const struct truth *t = item->truth;
@@ -479,7 +480,7 @@ void promises_retried(struct world *w, int queue)
 
 /* --- the broker --- */
 
-/* A dead message that its own dead-letter exchange leads back waits, each time for longer. */
+/* Checks that a dead message that its own dead-letter exchange leads back waits, each time for longer. */
 void promises_rejected(struct world *w, const struct copy *m)
 {
     enum { LEAST_MS = 100 }; /* a tenth of the shortest bound */
@@ -532,7 +533,7 @@ static bool has_work(const struct world *w, const struct sidecar *s, const struc
            w->now_us < s->base->slow_until_us;
 }
 
-/* The figures of the stats line, once all lines of a turn are logged. */
+/* Checks the figures of the stats line, once all lines of a turn are logged. */
 static void check_counts(struct world *w, struct sidecar *s, int queue)
 {
     struct promises *o = promises_of(s, queue);
@@ -550,8 +551,8 @@ static void check_counts(struct world *w, struct sidecar *s, int queue)
             (unsigned long long)c->given_back.total, (unsigned long long)o->n_released);
 }
 
-/* A turn may have the answers of several messages before the first of their log lines: one of them has ended the
- * circuit breaker. */
+/* Checks the end of the circuit breaker. A turn may have the answers of several messages before the first of their
+ * log lines: one of them has ended it. */
 static void check_end_of_breaker(struct world *w, struct promises *o)
 {
     if (o->early && !o->may_end)
@@ -584,8 +585,8 @@ void promises_turn(struct world *w, struct sidecar *s)
     }
 }
 
-/* A drain with nothing in flight does not last. A queue with a delivery limit of 0 keeps its messages to the end of the
- * grace period, since the broker drops each that is returned. */
+/* Checks that a drain with nothing in flight does not last. A queue with a delivery limit of 0 keeps its messages to
+ * the end of the grace period, since the broker drops each returned one. */
 static void check_drain(struct world *w, const struct sidecar *s, int queue)
 {
     enum { MOST_US = 5000000 };

@@ -8,8 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The promises of the pages about answers, times and bounds, in both directions: an attempt is charged exactly when the
- * table of answers has it, a wait is neither shorter nor longer than promised. A part of the oracle. */
+/* The promises of the pages about answers, times and bounds, in both directions: an attempt is charged exactly when
+ * the table of answers has it, a wait is neither shorter nor longer than promised. A part of the oracle. */
 
 struct batch_item;
 struct post;
@@ -18,8 +18,8 @@ struct sidecar;
 /* Knowledge about one queue of a sidecar's start. */
 struct promises {
     /* The circuit breaker: */
-    int64_t on_us;     /* since when it is on; 0: it is off */
-    int64_t was_on_us; /* when it was last on */
+    int64_t on_us;     /* on since then; 0: off */
+    int64_t was_on_us; /* latest time at which it was on */
     int64_t good_us;   /* the latest success, or the start */
     const struct truth
         *early;   /* completed in the turn that ended it, but sent before it was on; NULL: none */
@@ -27,7 +27,7 @@ struct promises {
     const struct truth **failed; /* messages that were charged since. Owned by the world */
     size_t n_failed, failed_cap;
     /* A drain: */
-    int64_t busy_us; /* when anything of the queue was last in flight */
+    int64_t busy_us; /* latest time with anything of the queue in flight */
     /* Counts, as in the stats line: */
     bool counts_due;
     uint64_t n_received, n_dead, n_failures, n_released, n_completed;
@@ -50,7 +50,7 @@ void promises_abandoned(struct world *w, const struct sidecar *s, const struct p
 /* The database has executed the statement, and will answer. */
 void promises_written(struct world *w, const struct batch_item *item);
 
-/* The operator's retry: no message waits for its next attempt any more. */
+/* The operator retries: no message waits for its next attempt any more. */
 void promises_retried(struct world *w, int queue);
 
 /* The core has got the answer. */
@@ -65,5 +65,5 @@ void promises_told(struct world *w, struct sidecar *s, int queue, const struct n
 /* A turn has ended. */
 void promises_turn(struct world *w, struct sidecar *s);
 
-/* Called once per virtual second. */
+/* For once per virtual second. */
 void promises_second(struct world *w, struct sidecar *s, int queue);

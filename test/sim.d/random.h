@@ -3,8 +3,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Numbers that depend only on their seed (splitmix64, https://prng.di.unimi.it/splitmix64.c): the same on
- * every machine and in every build. */
+/* Numbers that depend only on their seed (splitmix64, https://prng.di.unimi.it/splitmix64.c): the same on every
+ * machine and in every build. */
 
 static inline uint64_t random_mix(uint64_t z)
 {

@@ -41,7 +41,7 @@ static void publish(struct world *w, void *object, uint64_t truth, uint64_t unus
     struct copy *copy;
 
     (void)unused;
-    t->n_open_copies--; /* it counted as open before its publish */
+    t->n_open_copies--; /* counted as open before its publish */
     if (!t->published_us)
         t->published_us = w->now_us;
     copy = broker_publish(w, t, m->other_body, m->bytes);
@@ -155,7 +155,7 @@ static bool run_until(struct world *w, int64_t at_us, bool stop_when_settled)
     return oracle_is_settled(w);
 }
 
-/* Drains all sidecars at the end: that must end within the grace period, and leave nothing behind. */
+/* Drains all sidecars at the end, which must end within the grace period and leave nothing behind. */
 static void drain_all(struct world *w)
 {
     enum { GRACE_US = 40000000 };

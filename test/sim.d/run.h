@@ -9,7 +9,7 @@ struct outcome {
     bool broken;
     char check[32], text[600];
     int64_t at_us;      /* time of the broken promise, since the start */
-    int64_t settled_us; /* when everything was done */
+    int64_t settled_us; /* time at which everything was done */
     struct world_counts counts;
 };
 

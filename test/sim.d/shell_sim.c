@@ -278,7 +278,7 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
 
 /* --- requests --- */
 
-/* The part of one message; NULL: the delivery is unknown. */
+/* Makes the part of one message; NULL: the delivery is unknown. */
 static struct post *post_new(struct world *w, struct sidecar *s, int queue, const struct request *r,
                              const struct delivery *d)
 {
@@ -375,7 +375,7 @@ static void abandon(struct world *w, struct sidecar *s, int queue, uint64_t ref)
 
 /* --- copies --- */
 
-/* The answer returns on the publishing connection. */
+/* Returns the answer on the publishing connection. */
 static void publish_answered(struct world *w, void *object, uint64_t unused, uint64_t unused2)
 {
     struct renewal_sim *p = object;
@@ -396,7 +396,7 @@ static void publish_answered(struct world *w, void *object, uint64_t unused, uin
     shell_plan_turn(w, s, w->now_us + 20);
 }
 
-/* Includes nacks, returned messages and lost confirms. */
+/* Publishes a copy, with nacks, returned messages and lost confirms. */
 static void publish_arrives(struct world *w, void *object, uint64_t unused, uint64_t unused2)
 {
     struct renewal_sim *p = object;
@@ -474,7 +474,7 @@ static void give_away(struct world *w, struct sidecar *s, int queue, const struc
         return;
     }
     TRACE(w, "sidecar %d: %s %s", s->index, a->kind == ACTION_REJECT ? "reject" : "requeue", m->truth->id);
-    /* The broker may have delivered it to another sidecar already, without this one's knowledge. */
+    /* The broker may have delivered the message to another sidecar already, without this one's knowledge. */
     bool there = m->state == COPY_UNACKED && m->channel == q->channel && m->tag == a->tag.number;
 
     if (a->kind == ACTION_REQUEUE && q->core.rules.ordered)
@@ -618,7 +618,7 @@ static void probe_arrives(struct world *w, void *object, uint64_t life, uint64_t
     shell_plan_turn(w, s, w->now_us + 20);
 }
 
-/* A queue that has stopped is reported soon. */
+/* Reports a queue that has stopped soon. */
 static void ask_with_news(struct world *w, struct sidecar *s)
 {
     enum { NEWS_US = 100000 };

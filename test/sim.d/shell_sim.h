@@ -7,10 +7,10 @@
 /* Plans a turn at that time, unless one is planned earlier. */
 void shell_plan_turn(struct world *w, struct sidecar *s, int64_t at_us);
 
-/* The database's answer for one item. */
+/* Passes the database's answer for one item. */
 void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item, int64_t now_ms);
 
-/* The connection is lost: each item in flight is unknown. */
+/* Handles a lost connection: each item in flight is unknown. */
 void shell_forget_batches(struct world *w, struct sidecar *s);
 /* The process has ended. */
 void shell_drop_batches(struct world *w, struct sidecar *s);

@@ -11,7 +11,7 @@ struct shrinking {
     int n_left;
 };
 
-/* Does it break the same promise? Then it becomes the best plan. */
+/* Does the candidate break the same promise? Then it becomes the best plan. */
 static bool accept(struct shrinking *s, struct plan *candidate)
 {
     struct outcome o;
@@ -37,7 +37,7 @@ static void remove_range(void *items, size_t size, size_t *n, size_t at, size_t 
     *n -= len;
 }
 
-/* Tries without halves, quarters, … of the messages or the faults. */
+/* Tries to leave out halves, quarters, … of the messages or the faults. */
 static bool without_parts(struct shrinking *s, bool faults)
 {
     bool any = false;

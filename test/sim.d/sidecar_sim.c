@@ -206,7 +206,7 @@ static void channel_reopens(struct world *w, void *object, uint64_t life, uint64
         open_channel(w, s, (int)queue);
 }
 
-/* Closed by the broker (code), or by the core's action (0). */
+/* Closes a channel: by the broker (code), or by the core's action (0). */
 void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue)
 {
     struct sidecar_queue *q = &s->queues[queue];
@@ -268,7 +268,7 @@ static void hurry(struct world *w, struct sidecar *s)
     s->hurries = true;
 }
 
-/* Instances have other names in each run. */
+/* Hash of an instance, which has another name in each run. */
 static uint64_t instance_hash(const struct world *w, int index)
 {
     uint64_t name = w->plan->seed * SIDECARS_MAX + (uint64_t)index;
@@ -348,7 +348,7 @@ static void start_again(struct world *w, void *object, uint64_t life, uint64_t u
         sidecar_start(w, s);
 }
 
-/* Its state is lost; its servers will notice. */
+/* Ends a sidecar. Its state is lost, and its servers will notice. */
 static void ends(struct world *w, struct sidecar *s)
 {
     s->alive = false;
@@ -491,7 +491,7 @@ static bool fits(const struct queue *q, const struct copy *m)
     return (size_t)m->bytes <= room.body && (size_t)m->bytes <= room.whole;
 }
 
-/* Its x-death header has one entry. */
+/* Makes a message whose x-death header has one entry. */
 static struct message *make_message(const struct copy *m)
 {
     struct message *ret = message_new();
@@ -591,14 +591,14 @@ void sidecar_close_post(struct sidecar *s, struct post *p)
     close_post(s, p);
 }
 
-/* Does the answer to a batch say what became of each message? */
+/* Does the answer to a batch say nothing about its messages? */
 static bool says_nothing(const struct world *w, const struct post *p)
 {
     return p->deed == DEED_NO_ECHO ||
            (p->deed == DEED_UNKNOWN_NAME && !w->plan->queues[p->queue].rules.transaction);
 }
 
-/* Records for the oracle the meaning of the answer for each message. */
+/* Records the meaning of the answer for each message, for the oracle. */
 static void tell_members(struct world *w, struct post *carrier, enum answer_kind kind, int status,
                          int64_t retry_after_ms)
 {
@@ -681,7 +681,7 @@ void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, in
     told(w, s);
 }
 
-/* The subscriptions of the others to the ordered queues, which are partitions of one consumer. */
+/* Passes the subscriptions of the others to the ordered queues, which are partitions of one consumer. */
 static void tell_subscriptions(struct world *w, struct sidecar *s, const struct presence_row *rows)
 {
     struct queue *partitions[QUEUES_MAX];

@@ -27,17 +27,17 @@ struct sidecar_queue {
     struct channel *channel;      /* the present one; NULL: none */
     struct channel *channels[64]; /* the latest of this start, as a ring */
     size_t n_channels;
-    int64_t others_us;       /* when another sidecar last consumed it */
+    int64_t others_us;       /* latest time at which another sidecar consumed it */
     struct handover_counts { /* of an ordered queue, in this start */
         unsigned members;    /* a bit for each sidecar that was subscribed to it at the latest report */
         int n_changes, n_lost, n_taken, n_yielded; /* changes of the members, channels lost unplanned, … */
-        int yielded_change;                        /* n_changes when it last yielded */
-        /* When it last yielded, another one last reported a higher priority, it was last the highest or had used up its
-         * prefetch, and its messages were last near their delivery limit. */
+        int yielded_change;                        /* n_changes at its latest yield */
+        /* Latest times: it yielded, another one reported a higher priority, it was the highest or had used its
+         * prefetch, and its messages were near their delivery limit. */
         int64_t yielded_us, outranked_us, moves_us, limited_us;
     } handover;
-    bool
-        unclean; /* the start before was killed, and no delivery of this start has shown that it kills nothing */
+    bool unclean;     /* the previous start was killed, and no delivery of this start has shown that it kills
+                    nothing */
     bool retry_known; /* the number of the operator's latest retry: */
     uint64_t retry_number;
 };
@@ -48,7 +48,7 @@ struct renewal_sim {
     uint32_t life;
     int queue;
     uint64_t ref;
-    struct copy *copy; /* the old one */
+    struct copy *copy; /* the former copy */
     const char *why;   /* the failure; NULL: confirmed */
 };
 
@@ -66,7 +66,7 @@ struct sidecar {
     uint32_t life;
     int64_t number; /* of this start of the instance */
     bool own;       /* its state file had the instance's name */
-    bool killed;    /* its state file shows that the start before was killed */
+    bool killed;    /* its state file shows that the previous start was killed */
     int64_t frozen_until_us;
     int64_t starts_us;           /* time of the next start, while it is dead */
     int64_t drain_for_us;        /* a drain ends in a restart after this time */
@@ -95,7 +95,7 @@ struct sidecar {
     size_t n_open, open_cap;
     struct post **accepted; /* answered 202, and possibly still open. Owned */
     size_t n_accepted, accepted_cap;
-    int64_t base_since_us; /* when its connection to the database was made */
+    int64_t base_since_us; /* time of its connection to the database */
     uint64_t random;
     int64_t dead_since_us;
     int64_t presence_us;                                         /* of the latest presence call, */
@@ -113,7 +113,7 @@ void sidecar_drain(struct world *w, struct sidecar *s, int64_t restart_us);
 int sidecar_index(const struct sidecar *s);
 int64_t sidecar_frozen_until(const struct sidecar *s);
 
-/* The broker's connection breaks: the sidecar notices after here_us, the broker after there_us. */
+/* Breaks the broker's connection: the sidecar notices after here_us, the broker after there_us. */
 void sidecar_cut_broker(struct world *w, struct sidecar *s, int64_t here_us, int64_t there_us);
 void sidecar_cut_base(struct world *w, struct sidecar *s, int64_t here_us);
 void sidecar_channel_closed(struct world *w, struct sidecar *s, int queue);

@@ -6,8 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The true state of each message, each of its copies at the broker, and each request. The sidecars see none
- * of this. */
+/* The true state of each message, each of its copies at the broker, and each request, which the sidecars do not see. */
 
 struct sidecar;
 struct channel;
@@ -18,15 +17,15 @@ struct letter_counts {
     int n_written, n_rejected; /* rejected: counted by the broker, for such a letter */
 };
 
-/* A message's part of a request, from the core's action on. Of a request with several messages one part, the *carrier*,
- * stands for all: the application handles it, and its sidecar waits for it. */
+/* Part of a message in a request, from the core's action on. Of a request with several messages one part, the
+ * *carrier*, stands for all: the application handles it, and its sidecar waits for it. */
 struct post {
     struct post *carrier;  /* itself, if the request has one message */
     struct post **members; /* of a carrier: all parts, in the order of their messages' numbers; of an ordered
                               queue in that of the request */
     size_t n_members;
     bool enveloped;    /* a batch, perhaps of one message */
-    int named;         /* the status under which the answer names it; 0: not named */
+    int named;         /* status under which the answer names it; 0: not named */
     int64_t named_s;   /* and its retry_after; -1: none */
     bool forgotten;    /* the application does no work for it */
     bool whole;        /* the request failed as a whole, or its answer says nothing */
@@ -37,12 +36,12 @@ struct post {
     int queue;
     uint64_t ref;
     uint8_t token[16];
-    const struct truth *before; /* the message before it in its key, which its token names; NULL: none */
+    const struct truth *before; /* the previous message of its key, which its token names; NULL: none */
     int attempt;
     int64_t sent_us, told_us;
-    int64_t window_us;  /* left when it was sent */
-    uint64_t n_crashes; /* of the application, before it was sent */
-    uint32_t n_losses;  /* losses of the sidecar's database connection before it was sent */
+    int64_t window_us;  /* left when the request was sent */
+    uint64_t n_crashes; /* crashes of the application before the request was sent */
+    uint32_t n_losses;  /* losses of the sidecar's database connection before the request was sent */
     bool alone;         /* no other request was in flight at that application during all its time */
     bool open;          /* the sidecar waits for the answer */
     bool answered;      /* the core got its end as a fact: */

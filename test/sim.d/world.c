@@ -100,7 +100,7 @@ void *world_alloc(struct world *w, size_t size)
 void world_init(struct world *w, const struct plan *p)
 {
     *w = (struct world){.plan = p, .random = random_mix(p->seed ^ 0x5eed)};
-    w->now_us = 1000000000; /* a clock that has run for a while: the core takes 0 for "never" */
+    w->now_us = 1000000000; /* a clock that has run for a while: 0 means "never" in the core */
 }
 
 void world_deinit(struct world *w)

@@ -49,7 +49,7 @@ struct world {
     struct happening present;
     uint64_t order;
     struct block *blocks;
-    struct truth *truths; /* one per message of the plan; twins share their original's */
+    struct truth *truths; /* per message of the plan; twins share their original's */
     size_t n_truths;
     struct broker_sim *broker;
     struct database_sim *database;
@@ -65,10 +65,10 @@ void world_at(struct world *w, int64_t at_us, event_fn *fn, void *object, uint64
 /* Postpones the present event to that time, before anything scheduled for it later. */
 void world_postpone(struct world *w, int64_t until_us);
 
-/* Runs the next event; false: none left. */
+/* Runs the next event. False: none left. */
 bool world_step(struct world *w);
 
-/* Zeroed memory that lives as long as the world. */
+/* Allocates zeroed memory that lives as long as the world. */
 void *world_alloc(struct world *w, size_t size);
 
 void world_init(struct world *w, const struct plan *p);
