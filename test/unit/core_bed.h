@@ -1,4 +1,4 @@
-/* A queue's core whose servers are the test itself: it takes one action at a time, and gives each answer. */
+/* A queue's core whose servers are the test itself: the test takes one action at a time, and gives each answer. */
 #pragma once
 
 #include "cmocka_all.h"
@@ -28,7 +28,7 @@ struct bed {
     uint64_t tag;
     int n_taken[ACTION_TELL + 1]; /* actions by kind */
     struct action last;
-    struct bed_line told[BED_TOLD_MAX]; /* the latest lines of the log */
+    struct bed_line told[BED_TOLD_MAX]; /* latest lines of the log */
     size_t n_told;
 };
 
@@ -70,7 +70,7 @@ static inline void bed_note(struct bed *b, const struct note *n)
     snprintf(l->text, sizeof(l->text), "%s", n->text ? n->text : "");
 }
 
-/* The latest line of an event; NULL: none. */
+/* Finds the latest line of an event; NULL: none. */
 static inline const struct bed_line *bed_told(const struct bed *b, enum event e)
 {
     for (size_t i = b->n_told; i > 0 && i + BED_TOLD_MAX > b->n_told; i--)
@@ -88,14 +88,14 @@ static inline size_t bed_n_told(const struct bed *b, enum event e)
     return n;
 }
 
-/* The queue at the broker is empty. */
+/* Tells the core that the queue at the broker is empty. */
 static inline void bed_depth(struct bed *b)
 {
     queue_depth_asked(&b->q, b->now);
     queue_depth(&b->q, b->now, 0, false);
 }
 
-/* Takes the next action, but for log lines, questions and the consumer's, which are carried out. False: none. */
+/* Takes the next action. Log lines, questions and actions of the consumer are carried out on the way. False: none. */
 static inline bool bed_next(struct bed *b)
 {
     struct action *a = &b->last;
@@ -119,7 +119,7 @@ static inline bool bed_next(struct bed *b)
     return false;
 }
 
-/* No action is left but log lines. */
+/* Asserts that no action but log lines is left. */
 static inline void bed_rest(struct bed *b)
 {
     if (bed_next(b))
@@ -132,7 +132,7 @@ static inline void bed_pass(struct bed *b, int64_t ms)
     b->now += ms;
 }
 
-/* The next action is this operation at the database. */
+/* Asserts that the next action is this operation at the database. */
 static inline struct delivery *bed_asks(struct bed *b, enum operation op)
 {
     assert_true(bed_next(b));
@@ -141,7 +141,7 @@ static inline struct delivery *bed_asks(struct bed *b, enum operation op)
     return b->last.d;
 }
 
-/* The next action is of this kind. */
+/* Asserts that the next action is of this kind. */
 static inline struct action *bed_does(struct bed *b, enum action_kind kind)
 {
     assert_true(bed_next(b));
@@ -223,7 +223,7 @@ static inline void bed_row(struct bed *b, struct delivery *d, enum row_answer an
     bed_row_of(b, d, (struct row){.answer = answer, .attempt = 1, .unproven_ms = -1});
 }
 
-/* A message that is claimed. */
+/* Delivers and claims a message. */
 static inline struct delivery *bed_claimed(struct bed *b, const char *id, int attempt)
 {
     struct delivery *d;
@@ -234,7 +234,7 @@ static inline struct delivery *bed_claimed(struct bed *b, const char *id, int at
     return d;
 }
 
-/* A message that is with the application. */
+/* Delivers, claims and sends a message. */
 static inline struct delivery *bed_sent(struct bed *b, const char *id, int attempt)
 {
     struct delivery *d = bed_claimed(b, id, attempt);
@@ -263,7 +263,7 @@ static inline void bed_answer(struct bed *b, struct delivery *d, int status)
     bed_answer_of(b, d, (struct answer){.kind = ANSWER_STATUS, .status = status, .retry_after_ms = -1});
 }
 
-/* The delivery waits for that, and for so long; in_ms -1: no timer. */
+/* Asserts that the delivery waits for that, and for so long. in_ms -1: no timer. */
 static inline void bed_waits(const struct bed *b, const struct delivery *d, enum operation op,
                              enum wait_reason wait, int64_t in_ms)
 {

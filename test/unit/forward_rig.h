@@ -1,7 +1,7 @@
 #pragma once
 
-/* Shared by the tests of the forward adapter: a scripted server, a queue that leads to it, the adapter on its
- * own wait, and the turns of a loop. */
+/* Shared by the tests of the forward adapter: a scripted server, a queue that leads to it, the adapter on its own
+ * wait, and the turns of a loop. */
 
 #include "cmocka_all.h"
 #include "http_script.h"
@@ -45,7 +45,7 @@ static inline void adapter_free(struct rig *r)
     r->wait = NULL;
 }
 
-/* Another adapter for the rig's queue. */
+/* Makes another adapter for the rig's queue. */
 static inline int adapter_make(struct rig *r, struct fault *f)
 {
     size_t application;
@@ -67,7 +67,7 @@ static inline void rig_forward(struct rig *r)
         fail_msg("%s", f.text);
 }
 
-/* Everything but the server and the adapter. */
+/* Initializes everything but the server and the adapter. */
 static inline void rig_init(struct rig *r)
 {
     memset(r, 0, sizeof(*r));
@@ -115,7 +115,7 @@ static inline void send_one(struct rig *r, uint64_t ref, size_t body_len, int64_
     forward_send(r->w, &q);
 }
 
-/* A turn of the loop, at most that long. */
+/* Takes a turn of the loop, of at most that time. */
 static inline void turn(struct rig *r, int64_t most_ms)
 {
     int64_t until_ms = clock_ms() + most_ms, due_ms = forward_due_ms(r->w);
@@ -123,7 +123,7 @@ static inline void turn(struct rig *r, int64_t most_ms)
     wait_turn(r->wait, due_ms < until_ms ? due_ms : until_ms);
 }
 
-/* Returns an available answer. */
+/* Takes an available answer. */
 static inline bool step(struct rig *r, struct answer *a)
 {
     struct forward_event e;
@@ -195,7 +195,7 @@ static inline char *in_dir(const char *name)
     return path;
 }
 
-/* A certificate for 127.0.0.1, and its key. */
+/* Makes a certificate for 127.0.0.1, and its key. */
 static inline void certificate_make(const char *cert, const char *key)
 {
     char command[512];

@@ -20,7 +20,7 @@ static inline bool header_is_mandatory(const char *line)
            strncmp(line, "Content-", 8) == 0;
 }
 
-/* NULL, or the fault. */
+/* Returns NULL, or the fault. */
 static inline const char *header_block_fault(const struct header_block *b)
 {
     size_t lines = 0, optional = 0, optional_bytes = 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-/* The application in the tests of the forward adapter: a server on real sockets that reads requests as bytes
- * and answers with given bytes, one thread per connection. */
+/* The application in the tests of the forward adapter: a server on real sockets that reads requests as bytes and
+ * answers with given bytes, one thread per connection. */
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -26,7 +26,7 @@ enum ending {
     END_HANG,  /* answers and then stays silent */
 };
 
-/* The server's action for the n-th request of a connection; the last row repeats. */
+/* Action of the server for the n-th request of a connection; the last row repeats. */
 struct step {
     const char *answer; /* NULL: none */
     size_t len;         /* 0: strlen(answer) */
@@ -57,7 +57,7 @@ struct connection {
     struct server *s;
     int fd;
     SSL *ssl;
-    char key[128]; /* the latest request's Idempotency-Key */
+    char key[128]; /* Idempotency-Key of the latest request */
 };
 
 static ssize_t connection_read(struct connection *c, void *to, size_t len)
@@ -77,7 +77,7 @@ static void connection_write(struct connection *c, const char *data, size_t len)
     }
 }
 
-/* The byte at an offset of every body, so that a shifted or doubled one is noticed. */
+/* Byte at an offset of every body, so that a shifted or doubled one is noticed. */
 static char body_byte(size_t at)
 {
     return (char)('a' + at % 23);
@@ -132,7 +132,7 @@ static void key_echo(struct connection *c)
     connection_write(c, text, strlen(text));
 }
 
-/* False: the connection has ended. */
+/* Runs a step. False: the connection has ended. */
 static bool step_run(struct connection *c, const struct step *p)
 {
     if (!request_read(c, p->read_body))
@@ -214,7 +214,7 @@ static void *server_main(void *p)
     }
 }
 
-/* path: listens on that Unix socket; NULL: on a free port of 127.0.0.1. */
+/* Starts the server. path: listens on that Unix socket; NULL: on a free port of 127.0.0.1. */
 static void server_start(struct server *s, const char *path, const struct step *steps, size_t n_steps)
 {
     struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};

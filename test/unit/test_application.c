@@ -74,7 +74,7 @@ static void test_a_lone_crash_is_charged_when_it_was_seen_alive_before(void **st
     answer(&a, 10, &r);
     r = send(&a, true);
     assert_int_equal(crash(&a, 20, &r), CRASH_CHARGED);
-    r = send(&a, true); /* it was not seen alive since */
+    r = send(&a, true); /* the application was not seen alive since */
     assert_int_equal(crash(&a, 30, &r), CRASH_UNPROVEN);
     r = send(&a, false);
     assert_int_equal(crash(&a, 40, &r), CRASH_NOT_ITS_OWN);
@@ -102,13 +102,13 @@ static void test_behind_a_proxy_a_connect_is_no_sign_of_life(void **state)
 
     assert_int_equal(crash(&a, 20, &r), CRASH_UNPROVEN);
     application_probe_sent(&a);
-    application_probed(&a, 21, true, false, 0); /* it always accepts */
+    application_probed(&a, 21, true, false, 0); /* the proxy always accepts */
     r = send(&a, true);
     assert_int_equal(crash(&a, 600, &r), CRASH_UNPROVEN);
 }
 
-/* Refused, then accepted: the application came back. Broken before it was sent, then accepted: a proxy that
- * always accepts does that. */
+/* A refused connection, then an accepted one: the application is back. A connection that broke early, then an
+ * accepted one: a proxy that always accepts does that. */
 static void test_what_broke_before_it_was_sent_is_no_refused_connection(void **state)
 {
     for (int refused = 0; refused < 2; refused++) {
@@ -148,7 +148,7 @@ static void test_what_is_tried_in_vain_is_tried_ever_more_rarely(void **state)
     struct application_request r;
 
     assert_int_equal(probe_after_ms(&a, 1000), 50);
-    assert_int_equal(a.limiter.slow_since_ms, 0); /* one failure has no effect */
+    assert_int_equal(a.limiter.slow_since_ms, 0); /* a single failure has no effect */
     assert_int_equal(probe_after_ms(&a, 2000), 100);
     assert_int_equal(a.limiter.slow_since_ms, 2000);
     for (int i = 0; i < 40; i++)
@@ -182,7 +182,7 @@ static void test_who_goes_alone_waits_for_others_and_they_for_it(void **state)
 
     assert_int_equal(application_take_place(&a, 10, 7, false), PLACE_WAIT);
     assert_false(application_may_send(&a, 10, 0));
-    assert_int_equal(application_take_place(&a, 11, 8, false), PLACE_WAIT); /* one at a time */
+    assert_int_equal(application_take_place(&a, 11, 8, false), PLACE_WAIT); /* only one at a time */
     answer(&a, 20, &other);
     assert_int_equal(application_take_place(&a, 20, 7, false), PLACE_TAKEN);
     assert_false(application_may_send(&a, 20, 0));
@@ -200,7 +200,7 @@ static void test_a_long_job_is_waited_for_a_window_at_most(void **state)
     assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_WAIT);
     assert_int_equal(application_take_place(&a, 29999, 7, false), PLACE_WAIT);
     assert_int_equal(application_take_place(&a, 30000, 7, false),
-                     PLACE_BESIDE); /* no message can be alone beside it */
+                     PLACE_BESIDE); /* no message can be quarantined beside it */
 }
 
 static void test_who_was_there_at_two_crashes_waits_and_others_have_half_of_the_time(void **state)

@@ -11,7 +11,7 @@
 
 enum { N = 100, MOST = 1600, UNANSWERED = -1, DIED = -2, SERVICE_MS = 20 };
 
-/* A request at an application that takes its time. */
+/* A request at an application that works for a while. */
 struct flight {
     const struct request *request;
     int64_t at;
@@ -22,11 +22,11 @@ struct world {
     struct queue q;
     struct application application;
     struct database database;
-    int64_t now, started; /* answers come at once until then, so that all are claimed */
+    int64_t now, started; /* answers arrive at once until then, so that all messages are claimed */
     bool completed[MOST], dead[MOST];
     int attempts[MOST], caps[MOST], n_posts[MOST], crashes[MOST], takeovers[MOST];
     int64_t due[MOST];
-    struct delivery *asked[4 * MOST]; /* at the database, which answers all of a turn together */
+    struct delivery *asked[4 * MOST]; /* at the database, which answers everything of a turn together */
     int n_asked;
     struct flight flights[64];
     int n_flights, n_crashes, n_crashes_of_groups;
@@ -106,7 +106,7 @@ static void at_database(struct world *w, struct delivery *d)
     queue_row(&w->q, w->now, d->ref, &r);
 }
 
-/* Messages that failed together share requests with each other only, and none is in a larger request than its cap. */
+/* Asserts that messages that failed together share requests only with each other, within their cap. */
 static void assert_one_kind(const struct request *r)
 {
     const struct delivery *first = request_first(r);
@@ -121,7 +121,7 @@ static void assert_one_kind(const struct request *r)
     assert_true(!first->claim.batch_cap || r->n_sent <= (size_t)first->claim.batch_cap);
 }
 
-/* A quarantined request has the application to itself, and a group has at most eight messages. */
+/* Asserts that a quarantined request has the application to itself, and that a group has at most eight messages. */
 static void assert_quarantine(const struct world *w, const struct request *r)
 {
     const struct delivery *first = request_first(r);
@@ -158,7 +158,7 @@ static void answer(struct world *w, struct flight f)
     assert_true(first->request != r || r->body.cap == 0); /* no waiting delivery keeps it in memory */
 }
 
-/* The application ends with all requests that are there. */
+/* Ends the application with all requests there. */
 static void crash(struct world *w)
 {
     size_t n = 0;
@@ -295,8 +295,8 @@ static void deliver(struct world *w, int number, size_t body_len)
     queue_delivered(&w->q, w->now, &a);
 }
 
-/* A single slot, so that all messages are in one request at first; or as many as are needed for that. first: the world
- * whose consumer it shares as another partition; NULL: none. */
+/* Makes a world with a single slot, so that all messages are in one request at first; or with as many slots as are
+ * needed for that. first: the world whose consumer it shares as another partition; NULL: none. */
 static struct world *partition_of(struct world *first, int n, bool transaction,
                                   int (*status)(struct world *, const struct request *))
 {
@@ -409,7 +409,7 @@ static int some_are_bad(struct world *w, const struct request *r)
     return 200;
 }
 
-/* The figures of the guide, with the bad ones evenly spread, which costs most. */
+/* The figures of the guide, with evenly spread bad messages, which cost most. */
 static void several_bad_messages_cost_as_many_requests_as_the_guide_says(void **state)
 {
     static const struct {
@@ -462,7 +462,8 @@ static int one_is_refused(struct world *w, const struct request *r)
     return has(r, bad) ? 422 : 200;
 }
 
-/* Has the application ever answered a batch? A message that is alone cannot show it, so it is not charged until then. */
+/* A lone message cannot show whether the application knows batches, so it is not charged before an answer shows
+ * that. */
 static void a_refused_message_that_is_the_first_does_not_pause_the_queue(void **state)
 {
     bad = 0;
@@ -528,7 +529,7 @@ static void an_overloaded_application_gets_the_same_again(void **state)
     }
 }
 
-/* Halves, since one member may be the cause. They charge nobody. */
+/* A locked row is answered in halves, since one member may be the cause. No message is charged. */
 static int one_is_locked(struct world *w, const struct request *r)
 {
     return has(r, bad) && w->now < 600000 ? says_not_now : 200;
@@ -593,7 +594,7 @@ static void a_permanent_status_kills_only_a_message_alone(void **state)
     }
 }
 
-/* Its next attempt may be later than max_hold, and a new delivery does not know how often it was refused. */
+/* The next attempt may be later than max_hold, and a new delivery does not know how often the message was refused. */
 static void a_redelivered_message_that_is_refused_in_company_goes_alone(void **state)
 {
     for (int i = 0; i < 2; i++) {
@@ -626,7 +627,7 @@ static int takes_all_but_one(struct world *w, const struct request *r)
 /* 413 halves the size until the application takes it; for one large message it is halved once. */
 static void a_request_that_is_too_large_goes_in_halves(void **state)
 {
-    struct world *w = world_of(1, true, takes_ten); /* and its answer shows that it knows batches */
+    struct world *w = world_of(1, true, takes_ten); /* the answer shows that the application knows batches */
 
     run(w, 100);
     for (int i = 1; i < N; i++)
@@ -721,7 +722,7 @@ static int answers_each(struct world *w, const struct request *r)
     return 200;
 }
 
-/* Two sidecars have died with these messages, and perhaps of one of them; a third one has died of a group. */
+/* Two sidecars have died with these messages, perhaps because of one of them; a third one has died with a group. */
 static void after_the_second_takeover_messages_go_in_groups(void **state)
 {
     for (int takeovers = 2; takeovers <= 3; takeovers++) {
@@ -742,7 +743,7 @@ static void after_the_second_takeover_messages_go_in_groups(void **state)
     }
 }
 
-/* The row alone tells that they were in a crash. */
+/* Only the row shows that they were in a crash. */
 static void after_a_restart_the_suspects_go_in_groups(void **state)
 {
     bad = 42;
@@ -759,7 +760,7 @@ static void after_a_restart_the_suspects_go_in_groups(void **state)
     end(w);
 }
 
-/* Requests were small when it began to wait for the application, and are not any more when it is claimed. */
+/* Requests were small when the message began to wait for the application, and are large when it is claimed. */
 static void a_message_that_waits_alone_stays_alone_when_requests_grow(void **state)
 {
     struct world *w = world_of(2, true, answers_each);
@@ -838,7 +839,8 @@ static const char *names_all(int n, int status)
     return text;
 }
 
-/* Named messages count one by one, as if each had been alone: fewer than the threshold are dead, more are none. */
+/* Named messages count one by one, as if each had been sent alone: with fewer than the threshold they are dead, with
+ * more none is. */
 static void messages_that_are_named_together_count_each(void **state)
 {
     for (int i = 0; i < 4; i++) {
@@ -901,7 +903,7 @@ static int four_are_bad(struct world *w, const struct request *r)
     return 200;
 }
 
-/* The circuit breaker of five counts bad messages, and not the requests that it takes to find them. */
+/* The circuit breaker of five counts bad messages, not the requests that find them. */
 static void four_bad_messages_do_not_set_the_circuit_breaker(void **state)
 {
     struct world *w = world(true, four_are_bad);
@@ -916,7 +918,7 @@ static void four_bad_messages_do_not_set_the_circuit_breaker(void **state)
     end(w);
 }
 
-/* Named in each answer, beside a message that is not now: the same message in another request is no other message. */
+/* The same message is named in each answer, beside one that is not: it does not become another message. */
 static void a_message_that_is_named_often_counts_once(void **state)
 {
     struct world *w = world_of(0, true, answers_well);
@@ -1004,7 +1006,7 @@ static void a_deployment_that_completes_nothing_sets_the_circuit_breaker(void **
     end(w);
 }
 
-/* A 202 whose completions never come charges the messages that went alone, and none that went in company. */
+/* A 202 whose completions never come charges the messages that were sent alone, and none that was sent in company. */
 static void a_batch_that_is_accepted_and_never_completed_charges_nobody(void **state)
 {
     struct world *w = world(true, accepts);
@@ -1045,7 +1047,7 @@ static void a_message_that_hangs_is_alone_at_its_third_request(void **state)
     end(w);
 }
 
-/* The end of a window that was extended says nothing about the size of a request. */
+/* The end of an extended window says nothing about the size of a request. */
 static void an_extended_request_keeps_its_size(void **state)
 {
     struct world *w = world(true, nothing_is_answered);

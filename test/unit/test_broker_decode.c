@@ -93,7 +93,7 @@ static struct slice properties_of(const struct buf *payload)
     return (struct slice){payload->data + 12, payload->len - 12};
 }
 
-/* Encodes, and decodes the bytes. */
+/* Encodes the message, and decodes the bytes. */
 static struct message *there_and_back(const struct message *m)
 {
     struct buf out = {0};
@@ -255,7 +255,7 @@ static void deep_nesting_is_cut(void **state)
     free(nest);
 }
 
-/* Of cut or random bytes everything before the fault is decoded, and no byte outside is read. */
+/* In cut or random bytes everything before the fault is decoded, and no byte outside is read. */
 static void what_is_malformed_is_decoded_up_to_there(void **state)
 {
     struct field inner = {SLICE("s"), FIELD_STRING, .bytes = {"abc", 3}};

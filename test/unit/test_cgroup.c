@@ -94,8 +94,8 @@ static void test_what_fits_stays_as_it_is(void **state)
     assert_int_equal(one.max_bytes, 64 * MIB);
 }
 
-/* A queue of the defaults fits alone, but not beside batches, or beside an outbox. A message that exceeds batch.max_bytes
- * has a request of its own, in base64; together they are copies of what max_bytes allows. */
+/* A queue of the defaults fits alone, but not beside batches, or beside an outbox. A message that exceeds
+ * batch.max_bytes has a request of its own, in base64; together they are copies of what max_bytes allows. */
 static void test_batches_and_the_outbox_count_as_well(void **state)
 {
     static const struct {

@@ -1,5 +1,4 @@
-/* The clocks on a machine that was suspended: the monotonic clock stood still, but the windows of tokens did
- * not. */
+/* The clocks on a machine that was suspended: the monotonic clock stood still, but the windows of tokens did not. */
 #include "cmocka_all.h"
 
 #include "onceward/base/clock.h"

@@ -1,6 +1,5 @@
-/* The configuration as a whole: the result of a good file, and that the samples, the schema, the
- * documentation and the code have the same keys. ONCEWARD_UPDATE=1 writes the generated files instead of
- * comparing them. */
+/* The configuration as a whole: the result of a valid file, and that the samples, the schema, the documentation and
+ * the code have the same keys. ONCEWARD_UPDATE=1 writes the generated files instead of comparing them. */
 
 #include "cmocka_all.h"
 #include "config/keys.h"

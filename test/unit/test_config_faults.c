@@ -877,7 +877,7 @@ static void test_warnings(void **state)
          "with a limit of 4 the broker drops messages after so few crashes that no sidecar can prevent it; "
          "expected at least 5 (x-delivery-limit of the queue, or its policy)"},
         {'Q', "\"delivery_limit\": 0", NULL, NULL},
-        {'Q', "\"takes_over\": \"q\"", NULL, NULL}, /* it was in another vhost */
+        {'Q', "\"takes_over\": \"q\"", NULL, NULL}, /* the queue was in another vhost */
         {'Q', "\"queue\": \"new\", \"takes_over\": \"q\"", NULL, NULL},
         {'Q', "\"pause_hold\": \"30m\"", "queues.q.pause_hold",
          "pause_hold (30m) is above max_hold (25m), which comes first"},

@@ -44,7 +44,7 @@ static void test_what_may_be_one_items_fault_is_doubted_first(void **state)
     assert_true(tried(&b, 1000, true));
     assert_true(database_is_up(&b));
     database_refused(&b, 1001, CONSTRAINT, "theirs", false);
-    assert_false(database_wants_try(&b, 1001)); /* it has just worked */
+    assert_false(database_wants_try(&b, 1001)); /* a statement has just worked */
     database_refused(&b, 3000, CONSTRAINT, "theirs", false);
     assert_true(tried(&b, 3000, false));
     assert_false(database_is_up(&b));

@@ -1,5 +1,5 @@
-/* Very many requests to a port without a listener: 100,000 in the release build, where slowness or a leaked
- * descriptor per request would show. */
+/* Very many requests to a port without a listener: 100,000 in the release build, which would show slowness or a
+ * leaked descriptor per request. */
 
 #include "forward_rig.h"
 
@@ -13,7 +13,7 @@ enum { TOTAL = 100000 };
 
 enum { OUT = 64, PATIENCE_MS = 90000, FILES = 256 };
 
-/* No error of a transfer looks like a success: not its kind, its status, or its verdict. */
+/* Asserts that no error of a transfer looks like a success, in kind, status or verdict. */
 static void answer_is_no_success(const struct answer *a)
 {
     static const struct outcome_rules rules[] = {{.transaction = false}, {.transaction = true}};

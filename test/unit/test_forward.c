@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* One answer, one row. */
+/* A table of answers. */
 static const struct answer_row {
     const char *name, *answer;
     enum ending ending;
@@ -147,7 +147,7 @@ static void test_request_on_the_wire(void **state)
     rig_stop(&r);
 }
 
-/* The server reads a whole request on a kept connection, which then dies: was the request sent again? */
+/* The server reads a whole request on a kept connection, which then dies. Was the request sent again? */
 static void test_never_sent_twice(void **state)
 {
     static const size_t sizes[] = {0, 1, 256, 65535, 65536, 1 << 20};
@@ -243,7 +243,7 @@ static void test_early_answer(void **state)
     free(body);
 }
 
-/* Bytes sent unasked behind an answer are not the next request's answer. The reader reads 16 KiB at a time. */
+/* Bytes behind an answer are not the next request's answer. The reader reads 16 KiB at a time. */
 static void test_unasked(void **state)
 {
     enum { PIECE = 16384 };
@@ -269,8 +269,8 @@ static void test_unasked(void **state)
     free(text);
 }
 
-/* The process was stopped for longer than the requests' time; the answers arrived meanwhile, more than one
- * pass reads. */
+/* The process was stopped for longer than the requests' time. The answers arrived meanwhile, more than one pass
+ * reads. */
 static void test_answers_that_lay_there(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -286,7 +286,7 @@ static void test_answers_that_lay_there(void **state)
     r.q.forward.concurrency = OUT;
     rig_forward(&r);
     for (;;) {
-        for (int i = 0; i < OUT; i++) /* that many connections */
+        for (int i = 0; i < OUT; i++) /* as many connections as requests */
             send_one(&r, (uint64_t)i + 1, 10, DEADLINE_MS);
         for (int i = 0; i < OUT; i++)
             wait_answer(&r, &a);
@@ -459,8 +459,8 @@ static void test_unreachable(void **state)
     free(r.body);
 }
 
-/* A Unix socket whose connections are not accepted: one finds room and carries a request; the other waits as
- * long as it may be sent. */
+/* Connections to a Unix socket are not accepted: one finds room and carries a request; the other waits as long as it
+ * may be sent. */
 static void test_never_offered(void **state)
 {
     struct sockaddr_un un = {.sun_family = AF_UNIX};
@@ -556,7 +556,7 @@ static void test_many_at_once(void **state)
             struct forward_request q = {
                 .ref = sent, .headers = &b, .body = SLICE("abc"), .timeout_ms = DEADLINE_MS};
             forward_send(r.w, &q);
-            header_block_deinit(&b); /* it has been copied */
+            header_block_deinit(&b); /* already copied */
             if (sent % 100 == 99) {
                 forward_abandon(r.w, 0, sent);
                 forward_abandon(r.w, 0, sent);
@@ -649,7 +649,7 @@ static void test_abandon_and_free(void **state)
     rig_stop(&r);
 }
 
-/* With a request in flight, and after it: sleeps until an event. */
+/* The loop sleeps until an event, with a request in flight and after it. */
 static void test_sleeps(void **state)
 {
     static const struct step steps[] = {{NULL, 0, END_HANG, ALL, false}};
@@ -679,7 +679,7 @@ static void test_sleeps(void **state)
     rig_stop(&r);
 }
 
-/* Requested twice, answered once. text: why it is not ready. */
+/* Asks for a probe twice, and takes its one result. text: why it is not ready. */
 static enum forward_probe_result probe(struct rig *r, char text[512])
 {
     struct forward_event e;
@@ -852,7 +852,7 @@ static void test_tls(void **state)
         r.s.tls = tls_server(wants);
         server_start(&r.s, NULL, steps, 3);
         snprintf(url, sizeof(url), "https://127.0.0.1:%d/", r.s.port);
-        assert_unreachable(&r, url, NULL, true, "certificate"); /* its authority is unknown to the system */
+        assert_unreachable(&r, url, NULL, true, "certificate"); /* an unknown authority to the system */
         r.q.forward.tls.ca_file = cert;
         if (wants) {
             assert_unreachable(&r, url, NULL, false,

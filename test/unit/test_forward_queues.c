@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-/* A copy of a queue with another URL. */
+/* Makes a copy of a queue with another URL. */
 static struct config_queue queue_like(const struct config_queue *q, char *url)
 {
     struct config_queue other = *q;
@@ -19,7 +19,7 @@ static struct config_queue queue_like(const struct config_queue *q, char *url)
     return other;
 }
 
-/* Returns the number of its application. */
+/* Adds a queue. Returns the number of its application. */
 static size_t queue_add(struct rig *r, const struct config_queue *q)
 {
     struct fault f = {0};
@@ -48,7 +48,7 @@ static struct answer post_to(struct rig *r, size_t queue)
     return a;
 }
 
-/* Two queues, and whether they share an application. */
+/* Two queues; do they share an application? */
 static const struct same_row {
     const char *name, *url_a, *socket_a, *url_b, *socket_b;
     struct config_tls tls_b; /* a has {verify} */
@@ -172,8 +172,8 @@ static int round_of(struct rig *r, int n)
     return r->s.n_connections - before;
 }
 
-/* As many connections are kept as the queues may have requests in flight together: that many need no new
- * ones, more do. */
+/* As many connections are kept as the queues may have requests in flight together: that many need no new ones, more
+ * do. */
 static void test_connections_kept(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -315,7 +315,7 @@ static void test_one_that_is_gone_delays_nobody(void **state)
     rig_stop(&r);
 }
 
-/* One probe per application, all at once; each has its own result. */
+/* Each application has a probe, all at once, with its own result. */
 static void test_probes_at_once(void **state)
 {
     static const struct step steps[] = {{ok, 0, END_KEEP, ALL, false}};
@@ -382,7 +382,7 @@ static void test_a_probe_that_cannot_be_made(void **state)
     rig_stop(&r);
 }
 
-/* A server that one queue trusts and the other need not: the second queue's connection must not serve the
+/* A server that one queue trusts need not be trusted by another: the second queue's connection must not serve the
  * first. */
 static void test_tls_settings_apart(void **state)
 {
@@ -412,7 +412,7 @@ static void test_tls_settings_apart(void **state)
     assert_error(a, "certificate");
     assert_int_equal(post_to(&r, 3).status, 204);
     assert_int_equal(r.s.n_heads, 3);
-    assert_int_equal(r.s.n_connections, 3); /* one of them failed */
+    assert_int_equal(r.s.n_connections, 3); /* including the failed one */
     rig_stop(&r);
     free(cert);
     free(key);

@@ -211,7 +211,7 @@ static void deliver(struct world *w, int partition)
     run(w, 100);
 }
 
-/* A report of another replica with a subscription to the first partition, or to both. */
+/* Passes a report of another replica with a subscription to the first partition, or to both. */
 static bool report(struct world *w, uint64_t who, int64_t priority, size_t n_partitions)
 {
     struct queue *partitions[] = {&w->q[0], &w->q[1]};
@@ -228,7 +228,7 @@ static int owned(const struct world *w)
     return w->q[0].handover.is_owner ? 0 : 1;
 }
 
-/* The replica is outranked on both partitions, of which it owns one. */
+/* Outranks the replica on both partitions, of which it owns one. */
 static void outrank(struct world *w)
 {
     report(w, OTHER, HIGHEST, 2);
@@ -421,7 +421,7 @@ static void test_it_yields_to_none_that_is_not_subscribed(void **state)
     assert_int_equal(w->n_reopened, 0);
     outrank(w);
     run(w, 3000);
-    report(w, OTHER, HIGHEST, 0); /* the other one has gone */
+    report(w, OTHER, HIGHEST, 0); /* the other replica is gone */
     run(w, 20000);
     assert_int_equal(w->n_reopened, 0);
     outrank(w);
@@ -430,7 +430,7 @@ static void test_it_yields_to_none_that_is_not_subscribed(void **state)
     queue_presence(&w->q[1], w->now, 0);
     run(w, 20000);
     assert_int_equal(w->n_reopened, 0);
-    report(w, OTHER, HIGHEST, 1); /* another one is subscribed to one partition */
+    report(w, OTHER, HIGHEST, 1); /* another replica is subscribed to one partition */
     run(w, 20000);
     assert_int_equal(w->n_reopened, 1);
     assert_int_equal(w->q[1].held.unacked.len, 1);

@@ -31,7 +31,7 @@ static void write_block(const struct message *m, const struct request_facts *r)
         fail_msg("%s", fault);
 }
 
-/* The value of a field, or NULL; fails if the field occurs twice. */
+/* Value of a field, or NULL; fails if the field occurs twice. */
 static const char *value_of(const char *name)
 {
     const char *found = NULL;
@@ -230,7 +230,7 @@ static void test_content_type(void **state)
     }
 }
 
-/* Also when its source is CloudEvents' header, which has no other bound. */
+/* Also if the source is CloudEvents' header, which has no other bound. */
 static void test_content_type_is_bounded(void **state)
 {
     enum { HUGE_LEN = 60002 };
@@ -565,7 +565,7 @@ static void test_bytes_are_bounded(void **state)
     write_block(&m, &usual);
     assert_value("Amqp-Header-big", NULL);
     assert_value("Onceward-Headers-Dropped", "2");
-    /* One byte too many, which only the encoding shows. */
+    /* A byte too many, which only the encoding shows. */
     large[0] = '%';
     headers[0].bytes.len = OPTIONAL_BYTES_MAX - overhead - 2;
     write_block(&m, &usual);

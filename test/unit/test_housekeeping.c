@@ -51,7 +51,7 @@ int64_t __wrap_inbox_waiting_ms(const struct inbox *i)
     return 0;
 }
 
-/* ms that the calls took, of a process that runs for RUN_MS with so many consumers. */
+/* Time in ms of the calls of a process that runs for RUN_MS with that many consumers. */
 static int64_t took_ms(size_t n_consumers)
 {
     static struct sidecar_queue sidecar_queues[CONSUMERS];

@@ -86,7 +86,7 @@ static void test_parse_names_what_was_expected(void **state)
     assert_int_equal(identity_parse((struct slice){0}, &s, &f), -1);
 }
 
-/* A reader for bodies of the form "<pointer>=<value>". */
+/* Reads bodies of the form "<pointer>=<value>". */
 static int read_body(struct slice body, struct slice pointer, struct buf *out)
 {
     if (body.len <= pointer.len || memcmp(body.data, pointer.data, pointer.len) != 0 ||

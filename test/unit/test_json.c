@@ -162,8 +162,7 @@ static void test_pointer_bounds(void **state)
     buf_deinit(&body);
 }
 
-/* However a body is cut or changed, both readers agree on whether it is JSON, except for jansson's limits on
- * numbers. */
+/* Both readers agree on whether a cut or changed body is JSON, except for jansson's limits on numbers. */
 static void test_agrees_with_jansson(void **state)
 {
     static const char seed[] =

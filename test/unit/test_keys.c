@@ -68,7 +68,7 @@ static void test_the_end_empties_all_lines(void **state)
     keys_deinit(&k);
 }
 
-/* Compared with arrays that are searched. */
+/* The same calls on arrays that are searched have the same result. */
 static void test_any_order_of_calls(void **state)
 {
     static struct key_place p[N];

@@ -21,8 +21,8 @@ static int fact_find(const char *name)
     return -1;
 }
 
-/* Parses " *   claim sent row ─▶ claim lookup …": its place in the table, and the operations that may follow.
- * False: another line. */
+/* Parses " *   claim sent row ─▶ claim lookup …": the place in the table, and the operations that may follow. False:
+ * another line. */
 static bool line_read(char *line, unsigned table[N_OPERATIONS][PHASE_SENT + 1][N_FACTS])
 {
     char op[16], phase[16], fact[16];
@@ -69,7 +69,7 @@ static void test_the_picture_is_the_table(void **state)
                              phase == PHASE_SENT ? "sent" : "wanted", life_fact_name((enum fact)fact));
 }
 
-/* Every operation that can be reached can be left, and only the broker's operations end a delivery. */
+/* Every reachable operation can be left, and only the broker's operations end a delivery. */
 static void test_every_operation_leads_to_an_end(void **state)
 {
     bool ends[N_OPERATIONS] = {false};
@@ -94,7 +94,7 @@ static void test_every_operation_leads_to_an_end(void **state)
 
 /* --- a step that the table does not allow --- */
 
-/* No rule forwards a message because its copy was published. */
+/* Takes a step that the table does not allow: no rule forwards a message because its copy was published. */
 static void make_bug(struct bed *b, struct delivery *d)
 {
     assert_false(life_allows(d->op, d->phase, FACT_PUBLISHED) & TO(FORWARD));
@@ -108,7 +108,7 @@ static void is_told(struct bed *b)
     assert_string_equal(bed_told(b, EVENT_BUG)->text, "forward sent, published: forward");
 }
 
-/* The broker has heard neither ack nor reject. */
+/* Asserts that the broker got neither ack nor reject. */
 static void is_kept_by_broker(const struct bed *b)
 {
     assert_int_equal(b->n_taken[ACTION_ACK] + b->n_taken[ACTION_REJECT] + b->n_taken[ACTION_CANCEL], 0);

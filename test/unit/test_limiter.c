@@ -128,7 +128,7 @@ static void test_nobody_there_is_one_at_once(void **state)
     assert_int_equal(limiter_room(&l, 7), MOST / 2); /* quickly up to half of the former limit */
 }
 
-/* Every slot stays taken for that long from *now on. */
+/* Keeps every slot taken for that long from *now on. */
 static void stays_full(struct limiter *l, int64_t *now, int64_t ms, bool hangs)
 {
     for (int64_t until = *now + ms; *now <= until; *now += 10) {

@@ -73,7 +73,7 @@ static void child_main(int in, int out)
     _exit(1);
 }
 
-/* The replacing program: does it find the descriptor, and can it lock it? It has no other descriptor of the
+/* Runs the replacing program: does it find the descriptor, and can it lock it? It has no other descriptor of the
  * file. */
 static int again_main(const char *at, int in, int out)
 {
@@ -187,7 +187,7 @@ static void test_what_is_no_file_of_ours_is_not_locked(void **state)
     assert_int_equal(symlink(target, path), 0);
     assert_int_equal(lock_take(&l, path, NULL, &pid, &f), -1);
     assert_int_equal(lock_holder(path, &pid, &f), -1);
-    assert_int_equal(access(target, F_OK), -1); /* nothing was created through the link */
+    assert_int_equal(access(target, F_OK), -1); /* no file was created through the link */
     unlink(path);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_int_equal(lock_take(&l, path, NULL, &pid, &f), -1);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The value of "id" as in the line, between its quotes. */
+/* Value of "id" as in the line, between its quotes. */
 static char *written(struct slice value)
 {
     struct log_line l;
@@ -60,7 +60,7 @@ static void test_all_other_text_stays_as_it_is(void **state)
                    "b\xEF\xBF\xBD");
 }
 
-/* Each character becomes six: the line keeps its bound and its end. */
+/* Each character becomes six, and the line keeps its bound and its end. */
 static void test_a_line_of_nothing_else_keeps_its_bound(void **state)
 {
     char value[4096];
@@ -76,7 +76,7 @@ static void test_a_line_of_nothing_else_keeps_its_bound(void **state)
         assert_int_in_range(l.data[i], 0x20, 0x7E);
 }
 
-/* One complete line in a format. */
+/* Makes one complete line in a format. */
 static char *line_in(enum log_format format)
 {
     struct log_line l;
@@ -149,7 +149,7 @@ static void test_text_for_a_terminal_misleads_nobody(void **state)
     assert_holds(&l, " id=\"1 reason=x\\u000a\" empty=\"\"");
 }
 
-/* The message of a line with one more field than its queue, unless `key` is NULL. */
+/* Asserts the message of a line with one more field than its queue, unless `key` is NULL. */
 static void assert_message(enum event e, const char *key, const char *value, const char *expected)
 {
     struct log_line l;
@@ -187,7 +187,7 @@ static void test_a_message_is_made_of_the_lines_own_fields(void **state)
     assert_message(EVENT_DRAINED, "reason", "gone", "drained");
 }
 
-/* Cut between characters and between escapes, whatever the cut meets. */
+/* A long value is cut between characters and between escapes. */
 static void test_a_long_value_is_cut_in_the_message(void **state)
 {
     for (size_t shift = 0; shift < 6; shift++) {

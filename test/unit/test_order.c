@@ -20,7 +20,8 @@ struct world {
     bool reopened;
     unsigned can;
     int n_claims;
-    bool holds; /* the database: each row is held, and its message has crashed the application twice */
+    bool holds; /* the database answers that each row is held, and its message has crashed the application
+                   twice */
     bool was_quarantined;
     bool not_due; /* each row waits for an hour */
 };
@@ -163,7 +164,7 @@ static void test_a_key_in_two_partitions_is_logged(void **state)
     end(w);
 }
 
-/* All partitions share a line, with the number of messages since the one before. */
+/* All partitions share a line, with the number of messages since the previous one. */
 static void test_messages_without_a_key_are_counted_and_logged(void **state)
 {
     struct world *w = world();
@@ -202,7 +203,7 @@ static void test_copies_under_other_keys_follow_the_first(void **state)
     end(w);
 }
 
-/* A copy that waits for the end of one with another body is not overtaken by later copies, whatever their bodies. */
+/* Later copies do not overtake a copy that waits for one with another body, whatever their bodies. */
 static void test_copies_with_other_bodies_keep_their_order(void **state)
 {
     struct world *w = world();
@@ -228,7 +229,7 @@ static void test_copies_with_other_bodies_keep_their_order(void **state)
     end(w);
 }
 
-/* A report of the other replica, and then deliveries here. */
+/* Passes a report of the other replica, and then delivers messages here. */
 static void report(struct world *w, int64_t subscription, int64_t received, int n_here)
 {
     queue_peer(&w->q[0], w->now, 77, subscription, received);
@@ -273,7 +274,7 @@ static void test_a_lawful_switch_is_none(void **state)
     end(w);
 }
 
-/* Its report is older than a delivery here: the other one received first, and then it was this one's turn. */
+/* The report is older than a delivery here: the other replica received first, then this one. */
 static void test_an_old_report_is_no_proof(void **state)
 {
     struct world *w = world();
@@ -287,7 +288,7 @@ static void test_an_old_report_is_no_proof(void **state)
     end(w);
 }
 
-/* Its row is held from a copy that had a key. */
+/* The row is held since a copy that had a key. */
 static void test_a_held_copy_without_a_key_may_use_the_prefetch_up(void **state)
 {
     struct world *w = world();
@@ -305,7 +306,7 @@ static void test_a_held_copy_without_a_key_may_use_the_prefetch_up(void **state)
     end(w);
 }
 
-/* Each has a key of its own, so none waits behind another. */
+/* Each message has a key of its own, so none waits behind another. */
 static void test_messages_in_backoff_may_use_the_prefetch_up(void **state)
 {
     struct world *w = world();
@@ -399,7 +400,7 @@ static void test_after_a_retry_the_queue_stops_again_where_less_is_left(void **s
     assert_int_equal(w->n_claims, 3);
     assert_int_equal(stop_of(w), 0);
     w->reopened = true;
-    reopen(w); /* the near ones are gone */
+    reopen(w); /* the messages near the limit are gone */
     run(w, 2000);
     assert_int_equal(queue_stop_outdated(&w->q[0]), 0);
     deliver(w, 0, 4);
@@ -414,7 +415,7 @@ static void test_after_a_retry_the_queue_stops_again_where_less_is_left(void **s
     end(w);
 }
 
-/* The replica has started after the retry, or has stopped the queue once more before it learned of it. */
+/* The replica has started after the retry, or has stopped the queue once more before it read the retry. */
 static void test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it(void **state)
 {
     struct world *w = world_with_limit();
@@ -448,7 +449,7 @@ static void test_a_standby_of_a_stopped_queue_closes_its_channel(void **state)
     end(w);
 }
 
-/* The holder ends before the standby has closed its channel: the messages stay here instead of going round once more. */
+/* The holder ends before the standby has closed its channel: the messages stay here instead of returning once more. */
 static void test_a_standby_that_receives_the_messages_of_a_stopped_queue_keeps_them(void **state)
 {
     struct world *w = world_with_limit();
@@ -469,7 +470,7 @@ static void test_a_standby_that_receives_the_messages_of_a_stopped_queue_keeps_t
     end(w);
 }
 
-/* Written by hand: it accepts no delivery, also where a limit of 2 makes the first delivery a near one. */
+/* A value written by hand accepts no delivery, also if a limit of 2 makes the first delivery a near one. */
 static void test_an_acceptance_below_0_is_none(void **state)
 {
     struct world *w = world_with_limit();
@@ -483,7 +484,7 @@ static void test_an_acceptance_below_0_is_none(void **state)
     end(w);
 }
 
-/* The broker drops it with the next return: it is processed now, and held beyond max_hold. */
+/* The broker drops the message with the next return: it is processed now, and held beyond max_hold. */
 static void test_the_last_delivery_is_processed_and_not_returned(void **state)
 {
     struct world *w = world_with_limit();
@@ -497,7 +498,7 @@ static void test_the_last_delivery_is_processed_and_not_returned(void **state)
     end(w);
 }
 
-/* Its key is unknown: a later message may be of the same key. */
+/* The message's key is unknown: a later one may have the same key. */
 static void test_nothing_behind_a_message_without_its_body_is_claimed(void **state)
 {
     struct world *w = world();
@@ -544,7 +545,7 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
     assert_true(w->reopened);
     w->q[0].rules.max_bytes = 1 << 20;
     queue_room(&w->q[0], &room);
-    assert_int_equal(room.whole, (64 + 16) << 10); /* the least */
+    assert_int_equal(room.whole, (64 + 16) << 10); /* the smallest share */
     end(w);
 }
 
@@ -567,7 +568,7 @@ static void deliver_marked(struct world *w, int priority, bool was_here)
     run(w, 100);
 }
 
-/* Each at most once per stats interval. */
+/* Each event is logged once per stats interval at most. */
 static void test_messages_that_overtake_or_circle_are_logged(void **state)
 {
     struct world *w = world();
@@ -601,7 +602,7 @@ static void test_a_priority_is_harmless_elsewhere(void **state)
     }
 }
 
-/* A held message is not sent: it is not quarantined, is no trial, and is not held by the circuit breaker. */
+/* A held message is not sent: it is not quarantined, is no trial, and the circuit breaker does not hold it. */
 static void test_a_held_message_waits_for_an_operator_alone(void **state)
 {
     struct world *w = world();

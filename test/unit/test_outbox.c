@@ -8,7 +8,7 @@
 
 enum { POLL_MS = 50, PARKED_MAX = 1024 };
 
-/* The table of the parked rows. */
+/* The table of parked rows. */
 struct parked {
     int64_t seq;
     char exchange[16], id[16];
@@ -182,7 +182,7 @@ static void pass(struct rig *r, int64_t ms)
     turn(r);
 }
 
-/* Rows "m<from>" to "m<to>" of one batch, to an exchange. */
+/* Answers a read with rows "m<from>" to "m<to>" of one batch, to an exchange. */
 static void answer(struct rig *r, int from, int to, bool over, const char *exchange)
 {
     char id[16];
@@ -346,7 +346,7 @@ static void relink(struct rig *r, int code, const char *why)
     turn(r);
 }
 
-/* The broker crashes over the row, and closes the connection. */
+/* The broker crashes over a row, and closes the connection. */
 static void test_the_one_that_closes_the_connection_is_found(void **state)
 {
     struct rig r;
@@ -385,7 +385,7 @@ static void test_a_connection_that_ends_otherwise_is_no_rows_fault(void **state)
         assert_int_equal(r.o.sent.len, 1);
         relink(&r, i % 2 ? 320 : 0, "CONNECTION_FORCED");
     }
-    for (int i = 0; i < 10; i++) { /* a row that gets a nack is not the one it crashes over */
+    for (int i = 0; i < 10; i++) { /* a nacked row is not the one that the broker crashes over */
         relink(&r, 541, "INTERNAL_ERROR");
         relink(&r, 541, "INTERNAL_ERROR");
         outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
@@ -403,7 +403,7 @@ static void test_a_connection_that_ends_otherwise_is_no_rows_fault(void **state)
 
 static const char missing[] = "NOT_FOUND - no exchange 'y'";
 
-/* The row in flight goes to a missing exchange. */
+/* The broker refuses the row in flight, whose exchange is missing. */
 static void refuse(struct rig *r)
 {
     assert_int_equal(r->o.sent.len, 1);
@@ -496,7 +496,7 @@ static void test_an_exchange_that_may_not_be_written_to_stops_at_once(void **sta
     outbox_deinit(&r.o);
 }
 
-/* Others of its exchange may be allowed, as long as some are. */
+/* Other topics of the exchange may be allowed, as long as some are. */
 static void test_a_forbidden_topic_becomes_a_letter_until_twenty_in_a_row_are(void **state)
 {
     static const char why[] = "ACCESS_REFUSED - access to topic 'a.b' in exchange 'y' in vhost '/' refused";
@@ -528,7 +528,7 @@ static void test_a_forbidden_topic_becomes_a_letter_until_twenty_in_a_row_are(vo
     }
 }
 
-/* More than may be read ahead for all others. */
+/* A parked row is larger than the room for rows read ahead. */
 static void test_a_large_parked_row_stops_no_other_exchange(void **state)
 {
     size_t n_bytes = 2 * OUTBOX_HELD_BYTES;
@@ -664,7 +664,7 @@ static void test_the_lease_is_offered_over_an_exchange_that_is_not_allowed(void 
     pass(&r, 5999);
     assert_int_equal(r.n_asked, asked);
     pass(&r, 1);
-    assert_int_equal(r.n_asked, asked + 1); /* no other sidecar took it */
+    assert_int_equal(r.n_asked, asked + 1); /* no other sidecar has taken the lease */
     answer(&r, 1, 5, true, "y");
     assert_int_equal(r.n_buried, 2);
     assert_string_equal(r.buried, "not_allowed: the exchange is not in outbox.exchanges");
@@ -715,7 +715,7 @@ static void test_one_offer_is_for_all_exchanges_that_wait_and_those_are_bounded(
     outbox_deinit(&r.o);
 }
 
-/* Sends `n` rows, round robin to that many exchanges; returns how often the broker was waited for. */
+/* Sends `n` rows, round robin to that many exchanges. Returns the number of waits for the broker. */
 static int round_trips(struct rig *r, int *at, int n, int n_exchanges)
 {
     char exchange[16], id[16];
@@ -787,7 +787,7 @@ static void test_what_is_refused_is_not_forgotten_for_others(void **state)
     assert_int_equal(r.n_buried, 2);
     assert_int_equal(r.n_parked, 6);
     pass(&r, 1000);
-    assert_int_equal(r.n_sent, 1); /* it may exist now */
+    assert_int_equal(r.n_sent, 1); /* the exchange may exist now */
     assert_string_equal(r.last, "m3");
     outbox_deinit(&r.o);
 }
@@ -850,7 +850,7 @@ static void test_what_comes_back_is_a_letter(void **state)
     outbox_deinit(&r.o);
 }
 
-/* A headers exchange takes the second one and returns the first, or vice versa. */
+/* A headers exchange takes the second row and returns the first, or the reverse. */
 static void test_rows_that_a_return_cannot_tell_apart_go_one_by_one(void **state)
 {
     struct rig r;
@@ -900,7 +900,7 @@ static void start_ordered(struct rig *r)
     turn(r);
 }
 
-/* Rows `from` to `to` with routing keys in turn. */
+/* Answers a read with rows `from` to `to` with routing keys in turn. */
 static void answer_keys(struct rig *r, int from, int to, const char *const *keys)
 {
     for (int i = from; i <= to; i++) {
@@ -1032,7 +1032,7 @@ static void test_a_nack_is_an_answer_and_the_lease_stays(void **state)
     assert_int_equal(r.o.counts.published.total, 256);
     assert_int_equal(r.n_sent, 257 + (int)r.o.counts.resent.total);
     assert_true(r.o.counts.resent.total >= 500 &&
-                r.o.counts.resent.total <= 700); /* that row, once a second */
+                r.o.counts.resent.total <= 700); /* the first row, once a second */
     pass(&r, 1000);
     confirm_all(&r);
     pass(&r, 1000);
@@ -1084,7 +1084,7 @@ static void test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up(void **s
     outbox_deinit(&r.o);
 }
 
-/* The answer to a lookup: no transaction has ended, or one has. */
+/* Answers a lookup: no transaction has ended, or one has. */
 static void look(struct rig *r, bool ended)
 {
     outbox_looked(&r->o, r->now_ms, ended ? OUTBOX_ANEW : OUTBOX_DONE);
@@ -1105,7 +1105,7 @@ static void test_the_poll_grows_while_nothing_comes(void **state)
         assert_int_equal(r.n_looked, i + 1);
         look(&r, false);
     }
-    assert_int_equal(r.n_read, 1); /* nothing can be read if no transaction has ended */
+    assert_int_equal(r.n_read, 1); /* no row can be read if no transaction has ended */
     outbox_hint(&r.o, r.now_ms);   /* an application has answered */
     turn(&r);
     assert_int_equal(r.n_read, 2);
@@ -1209,7 +1209,7 @@ static void test_reading_goes_on_while_confirms_are_out(void **state)
     outbox_deinit(&r.o);
 }
 
-/* 541 and similar codes: the broker's text is logged, and everything is sent again. */
+/* After 541 and similar codes the broker's text is logged, and everything is sent again. */
 static void test_a_channel_closed_over_no_message_is_told_in_the_brokers_words(void **state)
 {
     struct rig r;
@@ -1254,8 +1254,8 @@ static void test_what_was_out_beside_a_nack_goes_again_in_order(void **state)
     r.n_sent = 0;
     outbox_confirmed(&r.o, r.now_ms, first + 190, true, false); /* all others but eight */
     pass(&r, 2000);
-    assert_int_equal(r.n_sent, 0);                       /* nothing is sent beside rows in flight */
-    outbox_confirmed(&r.o, r.now_ms, r.tag, true, true); /* and those not at all */
+    assert_int_equal(r.n_sent, 0);                       /* no row is sent beside rows in flight */
+    outbox_confirmed(&r.o, r.now_ms, r.tag, true, true); /* and those not confirmed */
     turn(&r);
     pass(&r, 19);
     assert_int_equal(r.n_sent, 0);
@@ -1333,7 +1333,7 @@ struct full {
     int max, n, n_in, latest, n_behind;
 };
 
-/* The sent rows reach the queue, in order. */
+/* Passes the sent rows to the queue, in order. */
 static void full_take(struct rig *r, struct full *q)
 {
     uint64_t last = r->tag;
@@ -1401,7 +1401,7 @@ static void test_an_answer_to_what_is_forgotten_is_of_no_use(void **state)
     outbox_deinit(&r.o);
 }
 
-/* The lease is not given up between the closes: another relay would begin to count from the start. */
+/* The lease is kept between the closes: another relay would begin to count from the start. */
 static void test_a_row_that_ends_connections_is_found_where_they_take_long(void **state)
 {
     struct rig r;

@@ -176,7 +176,7 @@ static void test_what_the_application_wrote_is_not_brief(void **state)
     }
 }
 
-/* Only a 2xx leads to a verdict that completes a message: no error does, nor a zeroed struct. */
+/* Only a 2xx leads to a verdict that completes a message. No error does, nor a zeroed struct. */
 static void test_nothing_but_2xx_is_done(void **state)
 {
     static const enum answer_kind kinds[] = {ANSWER_STATUS, ANSWER_UNREACHABLE, ANSWER_DIED, ANSWER_TIMEOUT,

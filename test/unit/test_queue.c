@@ -1,5 +1,5 @@
-/* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that
- * answers by a rule. The simulator tests this at length; here are single cases for a reader. */
+/* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that answers by a
+ * rule. The simulator tests this at length; here are single cases for a reader. */
 #include "cmocka_all.h"
 #include "core/notes.h"
 #include "onceward/core/message.h"
@@ -291,7 +291,7 @@ static int first_20_only(struct world *w, int message, int attempt)
     return message < 20 ? 200 : UNANSWERED;
 }
 
-/* An eighth of the prefetch at once; the rest after a while. */
+/* An eighth of the prefetch is acked at once, the rest after a while. */
 static void test_acks_gather_while_others_wait_for_a_slot(void **state)
 {
     struct world *w = world(first_20_only);
@@ -321,8 +321,8 @@ static int first_takes_long(struct world *w, int message, int attempt)
     return message ? 200 : UNANSWERED;
 }
 
-/* Less than an eighth of the prefetch waits behind a parked delivery. Behind one in flight, all wait for a
- * common ack. */
+/* Less than an eighth of the prefetch waits behind a parked delivery. Behind one in flight, all wait for a common
+ * ack. */
 static void test_acks_are_not_held_up_by_a_parked_delivery(void **state)
 {
     struct world *w = world(first_is_busy);
@@ -373,7 +373,7 @@ static void test_others_go_first_where_a_killer_is_not_charged(void **state)
     end(w);
 }
 
-/* Without a transaction the application may still be at work, so the next owner waits for the end of the window. */
+/* Without a transaction the application may still work, so the next owner waits for the end of the window. */
 static void test_a_drain_releases_what_is_not_answered_within_the_grace(void **state)
 {
     for (int transaction = 0; transaction < 2; transaction++) {
@@ -397,8 +397,8 @@ static int first_kills(struct world *w, int message, int attempt)
     return message ? 200 : 0;
 }
 
-/* While one message at a time is tried, a crash is a failed try: the next message would meet an application
- * that still starts, so it waits. */
+/* While one message at a time is tried, a crash is a failed try: the next message would meet an application that
+ * still starts, so it waits. */
 static void test_a_crash_ends_a_try(void **state)
 {
     struct world *w = world(first_kills);
@@ -462,7 +462,7 @@ static void test_what_waits_is_looked_at_where_nothing_is_claimed(void **state)
     assert_int_equal(w->n_looks, n);
     assert_int_equal(w->q.held.wanted[OP_CLAIM].len, n - 1);
     run(w, w->now + 1000);
-    assert_int_equal(w->n_looks, n); /* once each */
+    assert_int_equal(w->n_looks, n); /* a lookup for each */
     assert_true(w->n_acked >= acked);
     w->status = good;
     run(w, 100000); /* the windows end */
@@ -539,7 +539,7 @@ static int never_or_500(struct world *w, int message, int attempt)
     return message == 0 ? UNANSWERED : message == 1 ? 504 : 500;
 }
 
-/* The application may still be at work on a message without an answer; 500 is its own answer. */
+/* The application may still work on a message without an answer; 500 is its own answer. */
 static void test_the_next_attempt_waits_for_a_window_where_no_answer_came(void **state)
 {
     struct world *w = world(never_or_500);
@@ -565,7 +565,7 @@ static int first_never_or_504(struct world *w, int message, int attempt)
     return message > 0 ? 200 : w->age_ms ? 504 : UNANSWERED;
 }
 
-/* The application may still be at work on the first message of the key, which has died. */
+/* The application may still work on the first message of the key, which has died. */
 static void test_in_response_a_key_waits_a_window_after_an_unanswered_last_attempt(void **state)
 {
     enum { WINDOW_MS = 30000 };
@@ -611,7 +611,7 @@ static int good_from_40_on(struct world *w, int message, int attempt)
     return message < 40 ? 500 : 200;
 }
 
-/* Another replica should get all of them, and this one must detect its application's recovery. */
+/* Another replica should get all messages, and this one must detect its application's recovery. */
 static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
 {
     struct world *w = world(good_from_40_on);
@@ -644,7 +644,7 @@ static void test_what_a_broken_replica_tries_with_is_exchanged(void **state)
 }
 
 /* The other replica may pause at the same time: then the broker would delete the queue with its messages. One
- * delivery stays, so that none comes straight back, and after a while another one takes its place. */
+ * delivery stays, so that none is redelivered at once, and after a while another one takes its place. */
 static void test_a_queue_that_needs_a_consumer_keeps_it_when_it_is_left_to_others(void **state)
 {
     static const struct queue_limits limits[] = {{.read = true, .needs_consumer = true}, {.read = false}};
@@ -679,7 +679,7 @@ static void test_a_queue_that_needs_a_consumer_keeps_it_when_it_is_left_to_other
     }
 }
 
-/* Its other replicas wait for the whole queue, and get no redelivered message. */
+/* The other replicas wait for the whole queue, and get no redelivered message. */
 static void test_an_ordered_queue_tries_each_second_while_everything_fails(void **state)
 {
     struct world *w = world(good_from_40_on);
@@ -704,8 +704,7 @@ static int refused(struct world *w, int message, int attempt)
     return 400;
 }
 
-/* The other messages of a bad deployment arrive one by one: the first one is not the only one to fail,
- * although it is the first. */
+/* The other messages of a bad deployment arrive one by one: the first one fails first, but not alone. */
 static void test_nothing_dies_where_everything_fails_from_the_first_message_on(void **state)
 {
     struct world *w = world(refused);
@@ -777,7 +776,7 @@ static void test_a_message_that_kills_the_application_dies_alone(void **state)
 {
     struct world *w = world(third_kills);
 
-    w->application.rules.has_ready_url = true; /* it is seen alive after each crash */
+    w->application.rules.has_ready_url = true; /* the application is seen alive after each crash */
     for (int i = 0; i < 10; i++)
         deliver(w, i);
     run(w, 24 * 3600000);
@@ -796,7 +795,7 @@ static int third_kills_beside_long_jobs(struct world *w, int message, int attemp
     return message >= 40 ? UNANSWERED : 500;
 }
 
-/* Message 3 has crashed the application once, and waits for quarantine beside a job in flight. */
+/* Lets message 3, which has crashed the application once, wait for quarantine beside a job in flight. */
 static void third_waits_to_go_alone(struct world *w)
 {
     deliver(w, 40);
@@ -1075,7 +1074,7 @@ static void test_after_an_unclean_end_one_delivery_comes_first(void **state)
     end(w);
 }
 
-/* A lost database makes a new consumer beside the first delivery, which has shown nothing yet. */
+/* A lost database leads to a new consumer beside the first delivery, which has shown nothing yet. */
 static void test_after_an_unclean_end_a_lost_database_shows_nothing(void **state)
 {
     struct world *w = world(good);
@@ -1238,7 +1237,7 @@ static void test_what_is_given_up_while_it_is_paused_dies_too(void **state)
     end(w);
 }
 
-/* Held only for their letters: no claim is needed, nor another's success. */
+/* Messages that are held only for their letters need no claim, nor another's success. */
 static void test_messages_without_an_id_can_be_given_up(void **state)
 {
     struct world *w = world(good);
@@ -1317,7 +1316,7 @@ static void claims_take(struct world *w, struct claims *c, const struct action *
     c->refs[c->n++] = a->d->ref;
 }
 
-/* Claims share one statement at a time, as at the database, which works otherwise. */
+/* Runs with claims that share one statement at a time, as at a database that works otherwise. */
 static void run_with_claims_together(struct world *w, struct claims *c, int64_t for_ms, const char *code,
                                      int64_t refused_takes_ms)
 {
@@ -1345,7 +1344,7 @@ static void deliver_some(struct world *w, int from, int to)
         deliver(w, i);
 }
 
-/* Completed: an ack waits for earlier ones. */
+/* Number of completed messages: an ack waits for earlier ones. */
 static int n_done(const struct world *w)
 {
     int n = 0;
@@ -1453,8 +1452,8 @@ static struct delivery *next_burial(struct world *w)
     }
 }
 
-/* A redelivery does not imply a letter: another message with the same content may have it. Only a letter that
- * this very delivery requested is looked for. */
+/* A redelivery does not imply a letter: another message with the same content may have it. Only a letter that this
+ * very delivery requested is looked for. */
 static void test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_written_it(void **state)
 {
     static const enum row_answer nothing_learnt[] = {ROW_UNKNOWN, ROW_LOCKED, ROW_RETRY};
@@ -1467,7 +1466,7 @@ static void test_a_letter_without_a_row_is_new_unless_this_delivery_may_have_wri
         struct delivery *d = next_burial(w);
 
         assert_true(queue_letter_is_new(d) && !queue_letter_is_looked_for(d));
-        r.answer = ROW_LOCKED; /* nothing was written */
+        r.answer = ROW_LOCKED; /* no letter was written */
         queue_row(&w->q, w->now, d->ref, &r);
         assert_ptr_equal(next_burial(w), d);
         assert_true(queue_letter_is_new(d) && !queue_letter_is_looked_for(d));
@@ -1490,7 +1489,7 @@ static void test_what_is_held_while_everything_fails_is_given_up_once(void **sta
 {
     struct world *w = world(bad);
 
-    queue_command_give_up_held(&w->q, w->now, "ann", w->now); /* nothing is held */
+    queue_command_give_up_held(&w->q, w->now, "ann", w->now); /* no message is held */
     assert_int_equal(said(w, EVENT_COMMAND, "give_up_held", "ann"), 1);
     for (int i = 0; i < 30; i++)
         deliver(w, i);
@@ -1520,8 +1519,8 @@ static int unsent_for_a_minute(struct world *w, int message, int attempt)
     return w->now < 60000 ? UNSENT : 200;
 }
 
-/* Each connect succeeds, but no request can be sent: that is logged and costs one try per second, and after
- * the recovery no message waits long. */
+/* Each connect succeeds, but no request can be sent. That is logged and costs one try per second, and after the
+ * recovery no message waits long. */
 static void test_where_nothing_can_be_sent_a_pause_is_told_and_tries_are_rare(void **state)
 {
     struct world *w = world(unsent_for_a_minute);
@@ -1571,8 +1570,8 @@ static void test_where_most_are_copies_what_was_looked_at_wakes_nobody(void **st
     end(w);
 }
 
-/* Near the delivery limit, during a drain, with its letter's lock taken for now: it has no row that could be
- * claimed elsewhere. */
+/* During a drain near the delivery limit, the lock for the letter is taken: it has no row that could be claimed
+ * elsewhere. */
 static void test_a_letter_without_a_row_keeps_its_reason(void **state)
 {
     struct world *w = world(good);
@@ -1611,7 +1610,7 @@ static void test_a_letter_without_a_row_keeps_its_reason(void **state)
     end(w);
 }
 
-/* Without a request of this process that could have lost the database connection. */
+/* No request of this process could have lost the database connection. */
 static void test_a_message_that_is_too_old_at_its_first_claim_dies(void **state)
 {
     struct world *w = world(good);
@@ -1627,7 +1626,7 @@ static void test_a_message_that_is_too_old_at_its_first_claim_dies(void **state)
     end(w);
 }
 
-/* Lines of an event that are logged of 20 in this second. */
+/* Logs 20 lines of an event in this second. Returns the number of those that are shown. */
 static int n_logged(struct world *w, enum event e, int second)
 {
     int n = 0;

@@ -1,5 +1,5 @@
-/* Deliveries that a queue can neither finish nor return: near the delivery limit, too large, or at the end of
- * a drain. The broker accepts everything, and all rows of the database are locked. */
+/* Deliveries that a queue can neither finish nor return: near the delivery limit, too large, or at the end of a
+ * drain. The broker accepts everything, and all rows of the database are locked. */
 #include "cmocka_all.h"
 #include "onceward/core/message.h"
 #include "onceward/core/queue.h"
@@ -21,12 +21,12 @@ struct world {
     char text[600]; /* of the latest letter */
     bool rowless;
     unsigned cannot;              /* operations that are impossible now */
-    enum publication publication; /* the result of copies, and why */
+    enum publication publication; /* result of the copies, and its reason */
     const char *why;
-    bool too_often;      /* the rows answer that it was renewed too often, */
+    bool too_often;      /* the rows answer that the message was renewed too often, */
     bool is_counted;     /* and count it */
     bool not_due;        /* the rows are not due for an hour */
-    const char *id;      /* of the deliveries; NULL: all are of one message */
+    const char *id;      /* id of the deliveries; NULL: all are of one message */
     bool is_dead;        /* the rows are dead */
     bool refuses, works; /* the database refuses statements; it claims, instead of reporting all rows as
                             locked */
@@ -186,7 +186,7 @@ static void test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit(
     }
 }
 
-/* A letter is written instead, with the reason. */
+/* A letter with the reason is written instead. */
 static void test_what_cannot_be_published_is_stored_near_the_limit(void **state)
 {
     static const struct {
@@ -245,7 +245,7 @@ static void test_a_refused_permission_is_tried_again_after_a_minute(void **state
     end(w);
 }
 
-/* Each is renewed on arrival: without a limit none is, and with an unknown one at the first redelivery;
+/* Each message is renewed on arrival: without a limit none is, and with an unknown one at the first redelivery;
  * RabbitMQ 4 has a limit of 20 then. */
 static void test_what_comes_near_the_limit_is_renewed_at_once(void **state)
 {
@@ -288,7 +288,7 @@ static void lose_channel(struct world *w)
     run(w, w->now + 1000);
 }
 
-/* A start near a limit takes one at a time, until a delivery far from it arrives. */
+/* A start near a limit takes one delivery at a time, until one far from it arrives. */
 static void test_a_start_near_a_limit_is_cautious(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -340,8 +340,8 @@ static void test_with_a_limit_of_0_nothing_is_returned(void **state)
     }
 }
 
-/* A renewal ends where an operator gives the message up: it is claimed for its letter, whatever the renewal waits for. A
- * copy that was published already is given up when it is delivered. */
+/* A renewal ends when an operator gives the message up: it is claimed for its letter, whatever the renewal waits for.
+ * A copy that was published already is given up when it is delivered. */
 static void test_a_message_that_is_given_up_is_not_renewed_any_more(void **state)
 {
     static const char ids[] = "m1";
@@ -414,7 +414,7 @@ static void test_a_renewal_in_flight_ends_with_its_answer(void **state)
     }
 }
 
-/* Beyond its pace it is renewed, and the queue pauses; without renewals left it is held until max_hold. */
+/* Beyond its pace a message is renewed, and the queue pauses; without renewals left it is held until max_hold. */
 static void test_a_message_that_is_renewed_too_often_pauses_its_queue(void **state)
 {
     for (int counted = 0; counted < 2; counted++) {
@@ -438,7 +438,7 @@ static void test_a_message_that_is_renewed_too_often_pauses_its_queue(void **sta
 }
 
 /* A queue that the broker would delete keeps its consumer in that pause. Its one delivery, whose copy is in the queue
- * already, is acked at the end of the pause: otherwise the copy would come at once. */
+ * already, is acked at the end of the pause: otherwise the copy would arrive at once. */
 static void test_a_queue_that_needs_a_consumer_keeps_it_when_a_message_is_renewed_too_often(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -520,7 +520,7 @@ static void test_what_has_no_room_keeps_no_credit(void **state)
     end(w);
 }
 
-/* Others pass it until the limit is near. Then it stays in the queue, where an operator can take it out. */
+/* Others pass the message until the limit is near. Then it stays in the queue, where an operator can take it out. */
 static void test_what_is_too_large_holds_up_others_only_before_the_limit(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -610,7 +610,7 @@ static void test_a_drain_that_is_asked_for_again_ends_no_later(void **state)
     end(w);
 }
 
-/* Its tries have become rare by then: near the end the database is asked often. */
+/* The tries have become rare by then, but near the end the database is asked often. */
 static void
 test_what_the_broker_would_drop_is_stored_when_the_database_works_again_before_a_drain_ends(void **state)
 {
@@ -683,7 +683,7 @@ static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
     deliver_large_without_id(w, n, delivery_count, 10);
 }
 
-/* The broker redelivers them: without this, the first copies would never end, and would fill max_parked. */
+/* The broker redelivers these messages. Otherwise the first copies would never end, and would fill max_parked. */
 static void test_what_waits_to_die_goes_with_its_channel(void **state)
 {
     struct world *w = world(KIND_CLASSIC);
@@ -737,7 +737,7 @@ static void test_a_drain_gives_back_what_waits_to_die(void **state)
     end(w);
 }
 
-/* The kind is learnt late, and then they are near the limit: their letters have the original reason. */
+/* The kind is learnt late, when the messages are near the limit: their letters have the original reason. */
 static void test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason(void **state)
 {
     struct world *w = world(KIND_CLASSIC);

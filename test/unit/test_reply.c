@@ -117,7 +117,7 @@ static const struct row {
     {"nothing", "", CLOSE, REPLY_STATUS, 0, false, false, "", ""},
 };
 
-/* Feeds in pieces of at most `piece` bytes, the first one of `first` bytes. Returns how many were used. */
+/* Feeds in pieces of at most `piece` bytes, the first one of `first` bytes. Returns the number of bytes used. */
 static size_t feed(struct reply *r, const struct row *row, size_t first, size_t piece, char *body,
                    size_t *n_body)
 {
@@ -238,7 +238,7 @@ static void test_bounds(void **state)
         assert_int_equal(r.final, i > 0);
         assert_true(n <= REPLY_HEAD_MAX + 8);
     }
-    /* one line without an end, and a chunk's size without one */
+    /* a line without an end, and a chunk's size without one */
     reply_reset(&r);
     feed_text(&r, "HTTP/1.1 200 ", 13);
     for (size_t n = 0; n < 2 * REPLY_HEAD_MAX; n++)

@@ -10,7 +10,7 @@ enum { CAP_MS = 3600000 };
 
 static const struct row {
     const char *text;
-    int64_t off_ms; /* now is this much before the example's date */
+    int64_t off_ms; /* time by which now precedes the example's date */
     int64_t expected_ms;
 } rows[] = {
     {"0", 0, 0},

@@ -1,5 +1,5 @@
-/* Runs of one key in requests with several messages, in virtual time: which messages go together, with which tokens, and
- * what becomes of those behind one that fails. */
+/* Runs of one key in requests with several messages, in virtual time: which messages share a request, with which
+ * tokens, and what happens to those behind a failed one. */
 #include "cmocka_all.h"
 #include "onceward/base/buf.h"
 #include "onceward/core/message.h"
@@ -21,11 +21,11 @@ struct world {
     bool locked[MOST];                            /* by an open transaction */
     int n_claims;
     int attempts[MOST], caps[MOST];
-    const struct request *open; /* the application's; NULL: none */
+    const struct request *open; /* the application's request; NULL: none */
     bool hangs;                 /* the application does not answer by itself */
-    int status;                 /* of its answers, */
-    const char *says;           /* their body, */
-    int fails;                  /* and the message that it does not complete; -1: none */
+    int status;                 /* status of its answers, */
+    const char *says;           /* body of its answers, */
+    int fails;                  /* message that it does not complete; -1: none */
     char requests[4000]; /* "1 2<1 3<2;": the number of each member, and of the one that its token names */
     struct delivery *asked[4 * MOST];
     int n_asked, n_dead;
@@ -83,7 +83,7 @@ static void at_database(struct world *w, struct delivery *d)
     queue_row(&w->q, w->now, d->ref, &r);
 }
 
-/* The application completes what it may: a message behind another one only after that. */
+/* Answers for the application, which completes a message behind another one only after that. */
 static void answer(struct world *w)
 {
     const struct request *r = w->open;
@@ -265,7 +265,7 @@ static void test_runs_of_several_keys_share_a_request_if_they_fit(void **state)
     end(w);
 }
 
-/* The messages behind it wait. They were claimed for nothing, and no attempt is charged to them. */
+/* The messages behind the held one wait. Their claims were useless, and no attempt is charged to them. */
 static void test_a_run_ends_at_a_message_that_another_owner_has(void **state)
 {
     struct world *w = world(true);
@@ -282,7 +282,7 @@ static void test_a_run_ends_at_a_message_that_another_owner_has(void **state)
     end(w);
 }
 
-/* The row of the first is locked for long: the others are not claimed and released with each look at it. */
+/* The row of the first message is locked for long: the others are not claimed and released with each look at it. */
 static void test_messages_behind_a_locked_row_are_claimed_once(void **state)
 {
     struct world *w = world(true);
@@ -316,7 +316,7 @@ static void test_what_is_behind_a_failed_message_is_not_attempted(void **state)
     w->fails = -1;
     w->says = "";
     run(w, 5000);
-    /* The failed one goes alone; the others as if they had never been sent. */
+    /* the failed message goes alone, the others as if they had never been sent */
     assert_string_equal(w->requests, "1 2<1 3<2 4<3 5;2;3 4<3;");
     end(w);
 }
@@ -386,7 +386,7 @@ static void test_in_response_the_answer_decides(void **state)
     end(w);
 }
 
-/* Its line is lost with the channel, so nothing is known about the messages before it. */
+/* The line is lost with the channel, so nothing is known about the messages before it. */
 static void test_a_run_that_was_not_sent_ends_with_its_channel(void **state)
 {
     struct world *w = world(true);
@@ -404,7 +404,7 @@ static void test_a_run_that_was_not_sent_ends_with_its_channel(void **state)
     end(w);
 }
 
-/* Whole failures: halves of the run go one after the other, with a cap in each row. */
+/* After whole failures, halves of the run are sent in sequence, with a cap in each row. */
 static void test_a_run_that_failed_as_a_whole_goes_in_smaller_ones(void **state)
 {
     struct world *w = world(true);

@@ -83,8 +83,8 @@ static void test_one_value(void **state)
     assert_int_equal(histogram_quantile(&h, 990), 0);
 }
 
-/* The neighbours of every bucket: each power of two, one less, one more, with a larger value beside it, so
- * that the bound by the maximum does not help. */
+/* The neighbours of every bucket: each power of two, one less, one more, with a larger value beside it, so that the
+ * bound by the maximum does not help. */
 static void test_error_of_each_octave(void **state)
 {
     static struct histogram h;

@@ -58,7 +58,7 @@ static void test_each_answer_has_its_step(void **state)
             struct bed *b = bed_of(transaction);
             struct delivery *other, *d;
 
-            other = bed_sent(b, "other", 1); /* so that a crash is nobody's alone */
+            other = bed_sent(b, "other", 1); /* a crash with two requests in flight */
             d = bed_sent(b, "m", 1);
             bed_answer_of(
                 b, d,
@@ -71,7 +71,7 @@ static void test_each_answer_has_its_step(void **state)
         }
 }
 
-/* A wait with full jitter, but at least a tenth of its bound. */
+/* Asserts a wait with full jitter, but at least a tenth of its bound. */
 static void assert_backoff(const struct delivery *d, int64_t bound_ms)
 {
     assert_in_range(delivery_delay_ms(d), bound_ms / 10, bound_ms);
@@ -103,7 +103,7 @@ static void test_a_failure_waits_longer_each_time(void **state)
     }
 }
 
-/* A proxy's 504: the application may still be at work. */
+/* After a proxy's 504 the application may still work. */
 static void test_a_failure_without_an_end_waits_for_a_window(void **state)
 {
     struct bed *b = bed_of(false);
@@ -149,7 +149,7 @@ static void test_not_now_waits_as_asked(void **state)
     }
 }
 
-/* Each time for longer, as with failures. */
+/* Each wait is longer, as with failures. */
 static void test_not_now_again_and_again_waits_longer(void **state)
 {
     struct bed *b = bed_of(false);
@@ -415,7 +415,7 @@ static void test_the_end_of_a_window_revokes_the_token(void **state)
     bed_end(b);
 }
 
-/* An answer while the row is asked counts if the token is valid after all. */
+/* An answer while the row is asked for counts if the token is valid after all. */
 static void test_an_answer_during_the_question_is_kept(void **state)
 {
     struct bed *b = bed_of(false);
@@ -667,7 +667,7 @@ static void test_each_answer_to_a_look_has_its_step(void **state)
 
 /* --- answers to a write --- */
 
-/* The step after an answer to one operation. */
+/* Step after an answer to one operation. */
 struct row_case {
     enum row_answer answer;
     enum operation op;
@@ -785,7 +785,7 @@ static void test_a_locked_row_is_read_at_growing_intervals(void **state)
     bed_end(b);
 }
 
-/* The refusal of one item while the database works for others: at last every five minutes. */
+/* A single item is refused while the database works for others: in the end it is tried every five minutes. */
 static void test_a_refused_item_is_tried_ever_more_rarely(void **state)
 {
     struct bed *b = bed_of(true);
@@ -881,7 +881,7 @@ static void fail_others(struct bed *b, int n)
     }
 }
 
-/* A death that was decided before everything failed, and circles meanwhile, waits for the breaker as all others do. */
+/* A death that was decided before everything failed, and circles meanwhile, waits for the breaker like all others. */
 static void test_a_circling_death_waits_for_the_breaker(void **state)
 {
     struct queue_rules r = rules_of(true);
@@ -905,7 +905,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     bed_end(b);
 }
 
-/* The claim of a trial, while the circuit breaker is on. */
+/* Sends the claim of a trial, while the circuit breaker is on. */
 static void try_again(struct bed *b, struct delivery *d)
 {
     for (int i = 0; i < 100 && !(d->op == OP_CLAIM && d->phase == PHASE_SENT); i++) {
@@ -948,7 +948,7 @@ static struct delivery *deliver_keyed(struct bed *b, const char *id, uint8_t key
     return bed_newest(b);
 }
 
-/* No message can be tried then, and the breaker would never be reset. */
+/* No other message can be tried then, and the breaker would never be reset. */
 static void test_a_message_without_attempts_dies_when_only_its_key_waits(void **state)
 {
     struct queue_rules r = rules_of(true);

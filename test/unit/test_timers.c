@@ -36,7 +36,7 @@ static void test_one_has_one_timer(void **state)
     struct timers t = {0};
 
     memset(&d, 0, sizeof(d));
-    timers_clear(&t, &d); /* it is unset */
+    timers_clear(&t, &d); /* unset already */
     timers_set(&t, &d, 10);
     timers_set(&t, &d, 20); /* replaces its time */
     assert_int_equal(t.n, 1);
@@ -49,7 +49,7 @@ static void test_one_has_one_timer(void **state)
     timers_deinit(&t);
 }
 
-/* Compared with a table that is searched. */
+/* The same calls on a table that is searched have the same result. */
 static void test_any_order_of_calls(void **state)
 {
     static struct timer d[N];

@@ -132,7 +132,7 @@ static void test_time(void **state)
     wait_free(w);
 }
 
-/* Two are ready in one turn: the first one called ends the other. */
+/* Two pipes that are ready in one turn: the first one called ends the other. */
 static struct end *pair[2];
 
 static void other_goes(struct end *e)
@@ -176,7 +176,7 @@ static void test_what_was_removed_is_not_called(void **state)
     wait_free(w);
 }
 
-/* The other's descriptor is closed, and its number reused, before its event is handled. */
+/* The other pipe's descriptor is closed, and its number reused, before its event is handled. */
 static bool is_removed_before;
 
 static void other_is_replaced(struct end *e)
@@ -263,7 +263,7 @@ static void test_many(void **state)
         end_open(&ends[i], w);
         end_write(&ends[i]);
     }
-    for (int turns = 0, n = 0; n < N; turns++) { /* none is starved by earlier ones */
+    for (int turns = 0, n = 0; n < N; turns++) { /* no pipe is starved by earlier ones */
         assert_true(turns < N);
         wait_turn(w, 0);
         n = 0;
