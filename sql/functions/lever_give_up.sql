@@ -2,8 +2,8 @@
 -- that holds them reads this within five seconds. At most 1,000 of a consumer at a time.
 --
 -- Answers, one row per id: at_hand (it has a row, and will be given up) | unseen (no row yet: given up when it
--- arrives) | completed, also if it is compacted | dead (there is nothing to give up, and the id is not recorded) | full (1,000 are recorded
--- already).
+-- arrives) | completed, also if it is compacted | dead (there is nothing to give up, and the id is not recorded) |
+-- full (1,000 are recorded already).
 --
 -- Locks: the consumer's row of onceward.control. Rows: one. Repeating it: an id is recorded once.
 CREATE OR REPLACE FUNCTION onceward.lever_give_up(p_consumer text, p_ids text[], p_by text)

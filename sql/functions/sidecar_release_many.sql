@@ -7,8 +7,8 @@
 -- as unproven_at; negative: unchanged. p_batch_caps: largest size of the next request with this message; NULL:
 -- unchanged.
 --
--- Answers, one per item: released (now, or before, with this token) | completed (with it) | locked (read the row again) |
--- lost | vanished.
+-- Answers, one per item: released (now, or before, with this token) | completed (with it) | locked (read the row
+-- again) | lost | vanished.
 --
 -- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
 -- Repeating it: the row keeps the token, so the second call answers 'released' and changes nothing.

@@ -136,7 +136,8 @@ static int pump(struct sample *s, enum sample_state wanted, int64_t timeout_ms, 
     return 0;
 }
 
-/* Closes a channel or connection. The answer to the close proves that the broker has processed the requeue before it. */
+/* Closes a channel or connection. The answer to the close proves that the broker has processed the requeue
+ * before it. */
 static int close_properly(struct sample *s, uint16_t channel, amqp_method_number_t id, void *method,
                           int64_t timeout_ms, struct fault *f)
 {

@@ -140,7 +140,8 @@ static void set_header(struct message *m, struct slice name, struct slice value)
     m->n_headers = n;
 }
 
-/* Writes the id where the queue looks for it. An id inside the body cannot be set, since the body is the publisher's. */
+/* Writes the id where the queue looks for it. An id inside the body cannot be set, since the body is the
+ * publisher's. */
 static int set_id(struct message *m, const struct config_queue *q, const char *id, struct fault *f)
 {
     struct slice value = message_keep(m, id, strlen(id));

@@ -187,7 +187,8 @@ static bool read_results(struct batch_reader *r)
     return !more;
 }
 
-/* Frameworks may write the names of members with a capital. An application that names its failures so must not lose them. */
+/* Frameworks may write the names of members with a capital. An application that names its failures so must not lose
+ * them. */
 static bool is_misspelt(struct slice key)
 {
     static const char *const names[] = {"failures", "batchItemFailures"};

@@ -1,9 +1,9 @@
 /* HTTP request fields from an AMQP delivery. Pure; any thread. This runs once per forward, so it writes into one buffer
  * and allocates nothing.
  *
- * A value from outside is percent-encoded, or was checked byte by byte (trace_context.c, media_type.c), so that it cannot
- * end its line. An optional field is written, then removed if it exceeds the bound of all optional fields. Values that
- * are far too large are not written at all. */
+ * A value from outside is percent-encoded, or was checked byte by byte (trace_context.c, media_type.c), so that it
+ * cannot end its line. An optional field is written, then removed if it exceeds the bound of all optional fields.
+ * Values that are far too large are not written at all. */
 
 #include "onceward/core/headers.h"
 

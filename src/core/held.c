@@ -213,7 +213,7 @@ void held_put_behind(struct queue *q, struct delivery *d)
     list_push(l, &d->in_list);
 }
 
-/* --- its request --- */
+/* --- the request of a delivery --- */
 
 void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d)
 {
@@ -351,7 +351,8 @@ static void drop_id(struct queue *q, struct delivery *d)
         list_remove(&leader->followers, &d->in_leader);
 }
 
-/* Makes the first follower the leader of the others, and hands over the known facts about the row. NULL: no follower. */
+/* Makes the first follower the leader of the others, and hands over the known facts about the row. NULL: no
+ * follower. */
 static struct delivery *promote_follower(struct queue *q, struct delivery *d)
 {
     struct delivery *heir = held_first_follower(d), *f;
@@ -378,7 +379,7 @@ struct delivery *held_step_down(struct queue *q, struct delivery *d)
     return led ? promote_follower(q, d) : NULL;
 }
 
-/* --- its life --- */
+/* --- the life of a delivery --- */
 
 void held_outcome(struct delivery *d, enum outcome_kind kind)
 {

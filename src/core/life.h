@@ -11,8 +11,8 @@ enum {
     HELD_LOOK_MS = 1000,
     LOCK_LOOK_MS = 20,
     ON_HOLD_LOOK_MS = 30000, /* in case an operator command was missed; normally it arrives sooner */
-    /* Copies beyond N_FOLLOWERS_MAX: between two checks, which ask no database, plus 1 ms per such copy; and their share
-     * of max_bytes, which is more than a struct, an id and a first block of headers. */
+    /* Copies beyond N_FOLLOWERS_MAX: between two checks, which ask no database, plus 1 ms per such copy; and their
+     * share of max_bytes, which is more than a struct, an id and a first block of headers. */
     SURPLUS_LOOK_MS = 50,
     SURPLUS_BYTES = 4096,
     ROOM_LOOK_MS = 250,     /* interval for a body that did not fit */

@@ -80,8 +80,8 @@ void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery
     notes_tell(q, EVENT_ORDER_PRIORITY, d)->n = d->message->priority;
 }
 
-/* Logged only. A pause, as in renewal_loop, would not restore the order: the message stands behind its successors already,
- * each message loops at most as often as it is dead-lettered, and all other keys would wait for a person. */
+/* Logged only. A pause, as in renewal_loop, would not restore the order: the message stands behind its successors
+ * already, each message loops at most as often as it is dead-lettered, and all other keys would wait for a person. */
 void order_watch_loop(struct queue *q, int64_t now_ms, const struct delivery *d)
 {
     if (q->order.loop_ms && now_ms - q->order.loop_ms < q->rules.stats_interval_ms)

@@ -1,9 +1,10 @@
 /* The delivery limit of an ordered queue.
  *
- * Each return of the channel counts a delivery of all messages that are held, and beyond the limit the broker drops them
- * together. So the queue stops when a delivery with two returns left arrives: nothing is claimed, and the inbox records
- * the stop. Every replica reads it before it subscribes, and closes an idle channel when it learns of it. So the messages
- * return at most once more, with their present holder, and then wait in the queue until an operator continues.
+ * Each return of the channel counts a delivery of all messages that are held, and beyond the limit the broker drops
+ * them together. So the queue stops when a delivery with two returns left arrives: nothing is claimed, and the inbox
+ * records the stop. Every replica reads it before it subscribes, and closes an idle channel when it learns of it. So
+ * the messages return at most once more, with their present holder, and then wait in the queue until an operator
+ * continues.
  *
  *   near ─▶ stopped, to be recorded ─▶ recorded ─▶ cleared by an operator ─▶ deliveries up to the count are accepted
  *

@@ -71,7 +71,7 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
     return k && can & 1u << OP_PUBLISH && action_take(q, now_ms, action_at(k), ACTION_PUBLISH, ret);
 }
 
-/* --- its row --- */
+/* --- the row --- */
 
 /* A message that exceeds its pace is renewed nevertheless, since the broker continues to count its deliveries, and
  * the queue pauses. A message without renewals left is held. */

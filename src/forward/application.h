@@ -33,10 +33,8 @@ struct application {
     struct list waiting;    /* exchanges without a connection, linked by their `queue` */
     struct list busy, idle; /* connections with and without an exchange; idle ends with the one used last */
     struct list connecting, spare; /* connectors */
-    char refusal[100];             /* the application's refusal of our certificate, until it answers; or empty
-                                      */
-    int64_t connect_at_ms; /* time at which waiting exchanges get connectors again; INT64_MAX: they have them
-                              */
+    char refusal[100];     /* the application's refusal of our certificate, until it answers; or empty */
+    int64_t connect_at_ms; /* when waiting exchanges get connectors again; INT64_MAX: they have them */
 };
 
 /* Creates the application of q, which must outlive it, and takes *target on success. ready is called with a

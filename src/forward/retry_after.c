@@ -1,5 +1,6 @@
 /* libcurl reads the dates. It is generous: a day that does not exist becomes one of the next month, and lower case is
- * accepted. So it gets only dates in GMT or in asctime's form: an almost correct date probably means another time zone. */
+ * accepted. So it gets only dates in GMT or in asctime's form: an almost correct date probably means another time
+ * zone. */
 
 #include "forward/retry_after.h"
 

@@ -233,7 +233,8 @@ static enum meaning error_meaning(const char *code)
             return MEANS_DRIFT;
     if (strncmp(code, "08", 2) == 0)
         return MEANS_LOST;
-    /* A parameter in the wrong format is a bug of this program, so no message may become a dead letter because of it. */
+    /* A parameter in the wrong format is a bug of this program, so no message may become a dead letter because
+     * of it. */
     if (strcmp(code, "22P03") == 0)
         return MEANS_RETRY;
     /* A violated constraint (23) is not included: none of ours depends on a message's content, and a message must not

@@ -87,7 +87,8 @@ static bool was_ready(struct sidecar_queue *first)
     return first->was_ready;
 }
 
-/* Does an operator's pause alone keep the queue from its start, with broker, queue, database and application reached? */
+/* Does an operator's pause alone keep the queue from its start, with broker, queue, database and application
+ * reached? */
 static bool is_held_by_operator(const struct sidecar_queue *sq)
 {
     const struct queue *q = &sq->core;

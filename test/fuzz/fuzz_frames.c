@@ -364,7 +364,7 @@ static void delivery_feed(struct play *p, struct byte_source *s)
         p->expected_tag = tag;
     }
     feed(p, buf_slice(&out));
-    MUST(!must_come || !p->expected); /* it was returned */
+    MUST(!must_come || !p->expected); /* returned before */
     if (!must_come)
         message_free(m);
     buf_deinit(&out);

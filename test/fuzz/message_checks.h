@@ -13,8 +13,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* What must hold for every message that can arrive: on its way to the application, and on its way through a
- * dead letter. */
+/* Properties of every message that can arrive, on its way to the application and through a dead letter. */
 
 static inline int hex_value(char c)
 {

@@ -12,6 +12,7 @@ import source
 COUNTS = os.path.join("test", "gates.d", "prose.json")
 
 FIRST = set("""what who whoever whatever whose those that one it they nobody somebody nothing where""".split())
+OWN_LINE = set("""its their his""".split())  # beside a member they are short for its struct; above a function they name nothing
 BANNED = re.compile(r"\b(whoever|anew|for ever|ever more|in vain|where was|is told|says so|what is out|what waits|comes back|for good|all the same|"
                     r"at hand)\b", re.I)
 ABSENT = re.compile(r"\bdesign(?:\.md| section)\b", re.I)
@@ -35,8 +36,8 @@ def of_text(text, at, line_of):
         yield line_of(at + m.start()), "absent", "cites a document that is not in the repository"
 
 
-def of_comment(text, at, line_of):
-    if first_word(text) in FIRST:
+def of_comment(text, at, line_of, is_on_own_line):
+    if first_word(text) in FIRST or (is_on_own_line and first_word(text) in OWN_LINE):
         yield line_of(at), "first", f"a comment begins with \"{first_word(text)}\": begin with a noun"
     yield from of_text(text, at, line_of)
 
@@ -45,8 +46,14 @@ def of_source(text, comments):
     def line_of(at):
         return text.count("\n", 0, at) + 1
 
+    lines = text.split("\n")
     for m in comments.finditer(text):
-        yield from of_comment(m[0], m.start(), line_of)
+        first = line_of(m.start())
+        is_on_own_line = not text[text.rfind("\n", 0, m.start()) + 1:m.start()].strip()
+        yield from of_comment(m[0], m.start(), line_of, is_on_own_line)
+        for number in range(first, first + m[0].rstrip("\n").count("\n") + 1):
+            if is_on_own_line and len(lines[number - 1]) > LINE_MAX:
+                yield number, "line", f"a line of a comment has {len(lines[number - 1])} characters: {LINE_MAX} at most"
 
 
 def of_strings(text):

@@ -6,7 +6,7 @@ import shutil
 GOOD = {
     "include/onceward/base/text.h": "#pragma once\n\n#include <stddef.h>\n\nsize_t text_len(const char *text);\n",
     "src/base/text.c": "#include \"onceward/base/text.h\"\n\n#include <string.h>\n\nsize_t text_len(const char *text)\n{\n    return strlen(text);\n}\n",
-    "include/onceward/core/rule.h": "#pragma once\n\nint rule_first(void);\nint rule_second(void);\n",
+    "include/onceward/core/rule.h": "#pragma once\n\nint rule_first(void); /* its body calls the second */\nint rule_second(void);\n",
     "src/core/first.c": "#include \"onceward/base/text.h\"\n#include \"onceward/core/rule.h\"\n\nint rule_first(void)\n{\n"
                         "    return (int)text_len(\"sprintf(\") + rule_second(); /* system( */\n}\n",
     "src/core/second.c": "#include \"onceward/core/rule.h\"\n\nint rule_second(void)\n{\n    return 2;\n}\n",
@@ -34,6 +34,9 @@ BAD = [
     ("format", "src/core/second.c", "int rule_second (void) {\n  return 2; }\n", "not formatted"),
     ("headers", "include/onceward/core/rule.h", "#pragma once\n\nint rule_first(size_t n);\n", "size_t"),
     ("prose", "src/core/second.c", "/* Whoever calls this. */\n", "begins with \"whoever\""),
+    ("prose", "src/core/second.c", "/* Its wait has ended. */\n", "begins with \"its\""),
+    ("prose", "src/core/second.c", "/* " + "word " * 24 + "*/\n", "a line of a comment has 125"),
+    ("prose", "sql/functions/a.sql", "-- " + "word " * 24 + "\nSELECT 1;\n", "a line of a comment has 123"),
     ("prose", "src/core/second.c", "int x; /* Rules of design section 5. */\n", "not in the repository"),
     ("prose", "sql/functions/a.sql", "-- It waits.\nSELECT 1;\n", "begins with \"it\""),
     ("prose", "README.md", "Onceward tries the message anew.\n", "\"anew\" is a banned"),

@@ -309,7 +309,7 @@ static enum deed choose_deed_of_batch(struct world *w, struct post *carrier)
     }
     if (whole == DEED_OK) {
         whole = choose_deed(w, carrier);
-        /* its own character is dealt with above */
+        /* The message's own character is dealt with above. */
         if (deed_of_character(w, carrier) != DEED_OK)
             whole = DEED_OK;
     }

@@ -38,7 +38,7 @@ struct channel {
 struct link_sim {
     struct sidecar *sidecar;
     uint32_t life;
-    bool cut;         /* nothing is transmitted any more */
+    bool cut;         /* transmits nothing any more */
     bool here, there; /* the sidecar, or the broker, considers it open */
     int64_t slow_until_us;
     int64_t to_sidecar_us, to_broker_us; /* arrival of the latest frame: later ones must not overtake it */

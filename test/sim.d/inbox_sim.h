@@ -51,7 +51,7 @@ struct inbox_asker {
     int instance;
     int64_t number;
     bool own;      /* earlier starts of this instance have ended */
-    unsigned gone; /* one bit for each instance that is known to have ended */
+    unsigned gone; /* a bit for each instance that is known to have ended */
     bool transaction, ordered;
     int64_t window_us, max_window_us;
     int max_attempts, revive;

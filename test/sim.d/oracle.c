@@ -998,7 +998,7 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     const struct delivery *d = k ? container_of(k, struct delivery, in_tags) : NULL;
     int64_t most_ms = q->rules.max_hold_ms + q->rules.max_window_ms + 60000;
 
-    /* Where the broker drops each returned message, a body without room stays until nothing else is held. */
+    /* A body without room stays until nothing else is held, if the broker drops each returned message. */
     if (d && d->wait == WAIT_ROOM && drops_first_return(&w->plan->queues[queue]))
         return;
     if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms || q->order.limit.count ||

@@ -322,7 +322,7 @@ static void make_no_ids(struct plan *p, uint64_t *r, int64_t until_us)
     size_t n = (size_t)ONE_OF(r, 10, 30, 60), n_losses = (size_t)ONE_OF(r, 1, 2, 4);
     int64_t at_us = random_between(r, 0, until_us);
 
-    if (rules->max_bytes < 1 << 20) /* they take the bytes that a good one needs, which is logged, too */
+    if (rules->max_bytes < 1 << 20) /* the bytes would be missing for a good one, which is logged, too */
         return;
     plan_add(p, queue, CHARACTER_NO_ID, n, at_us, 0);
     p->settle_us *= 2; /* successes reset the circuit breaker, and may be whole windows apart */

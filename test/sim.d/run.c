@@ -1,4 +1,4 @@
-/* One run of a plan: see run.h. */
+/* A run of a plan: see run.h. */
 #include "run.h"
 
 #include "broker_sim.h"

@@ -3,7 +3,7 @@
 #include "plan.h"
 #include "world.h"
 
-/* One run of a plan. */
+/* A run of a plan. */
 
 struct outcome {
     bool broken;

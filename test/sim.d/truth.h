@@ -78,7 +78,7 @@ struct truth {
     struct letter_counts letters;
     int n_renewals;
     int n_copies, n_open_copies;
-    bool other_body;      /* one of its copies has another body than the first */
+    bool other_body;      /* some copy has another body than the first */
     int64_t second;       /* latest second with statements about it, */
     int n_items;          /* and their number in it */
     bool row_lost;        /* a crash of the database lost its claim, or a clock's jump its window */

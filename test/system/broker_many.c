@@ -181,7 +181,7 @@ static void too_few_channels_are_told(void **state)
     free(many);
 }
 
-/* One channel each is closed with 404, 403 and 406, while the others deliver. */
+/* Three channels are closed, with 404, 403 and 406, while the others deliver. */
 static void a_channel_closed_by_the_broker_touches_no_other(void **state)
 {
     struct harvest h = {0};
@@ -309,7 +309,7 @@ static void a_large_body_comes_beside_small_ones(void **state)
     queues_delete(3);
 }
 
-/* One queue has no room: only its own deliveries are skipped. */
+/* A queue has no room: only its own deliveries are skipped. */
 static struct broker_room room_of_all_but_one(void *context, uint32_t queue)
 {
     return queue == *(uint32_t *)context ? (struct broker_room){0} : a_mib;
@@ -539,7 +539,7 @@ static void eval(const char *text)
     assert_int_equal(status, 0);
 }
 
-/* what: suspend, resume. */
+/* Suspends or resumes the process of a queue. what: suspend, resume. */
 static void process_do(const char *what, const char *queue)
 {
     char text[512];
@@ -570,7 +570,7 @@ static void an_alarm_stops_nothing(void **state)
         ev = next(b, MIB);
         if (ev.kind == BROKER_DELIVERY)
             harvest_add(&h, &ev);
-        else /* a connection made meanwhile is told */
+        else /* also to a connection made meanwhile */
             assert_true(ev.kind == BROKER_CONSUMING || ev.kind == BROKER_BLOCKED);
     }
     ack_all(b, &h, 4);

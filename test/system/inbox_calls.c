@@ -16,8 +16,8 @@
  *     release I ITEM …                     QUEUE:ID:TOKEN:DELAY_MS:CRASHES:UNPROVEN_STEP:CAP
  *     bury I ITEM …                        QUEUE:ID:TOKEN:BODY:REASON:EXHAUSTED:ATTEMPTS:DEATHS:HOLDS
  *     letter I ITEM …                      QUEUE:TOKEN:BODY:LOOKED_FOR; without a row, TOKEN 0: none
- *     complete T ITEM                      QUEUE:ID:TOKEN or QUEUE:ID:TOKEN:BEFORE, the id of the message before it in its
- *                                          key; in the application's transaction T (0 to 7), begun where it is not
+ *     complete T ITEM                      QUEUE:ID:TOKEN or QUEUE:ID:TOKEN:BEFORE, the id of the previous message of
+ *                                          its key; in the application's transaction T (0 to 7), begun where it is not
  *     complete_all T ITEM …, complete_valid T ITEM …
  *                                          the same for the tokens of a request
  *     commit T, rollback T

@@ -408,7 +408,7 @@ static void test_odd_answers(void **state)
     assert_string_equal(bed_detail(b, refs[5]), "the database did not answer for this message");
 }
 
-/* One row answers all items that the others leave out, at any position. */
+/* A single row answers all items that the others leave out, at any position. */
 static void test_answer_for_the_rest(void **state)
 {
     struct bed *b = *state;

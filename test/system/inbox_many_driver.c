@@ -149,7 +149,7 @@ static void test_claims_of_two_kinds(void **state)
         "on off on");
 }
 
-/* One item's data make the batch fail: the item is found among items of other queues, and those are served. */
+/* The data of an item make the batch fail: the item is found among those of other queues, which are served. */
 static void test_bad_data_of_one_queue(void **state)
 {
     struct bed *b = *state;
@@ -340,7 +340,7 @@ static void test_one_refused_queue_stops_no_other(void **state)
     bed_submit(b, INBOX_LOOK);
     all_are(b, ROW_CLAIMED);
     assert_int_equal(inbox_registration(b->inbox, 0, NULL), INBOX_REGISTERED);
-    inbox_ask_registration(b->inbox, false); /* nothing to ask */
+    inbox_ask_registration(b->inbox, false); /* no question is left */
     assert_int_equal(inbox_waiting_ms(b->inbox), 0);
 }
 

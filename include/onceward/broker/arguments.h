@@ -17,7 +17,8 @@
  * value that is invalid for every queue (x-max-age "?"). Other kinds of queues do not compare it, and for a missing
  * queue the declare is refused because of it.
  *
- * The user needs `configure` on the queue. Policies are not visible. The broker logs a line for each refused declare. */
+ * The user needs `configure` on the queue. Policies are not visible. The broker logs a line for each refused
+ * declare. */
 
 enum { ARGUMENT_ABSENT = -1 };
 

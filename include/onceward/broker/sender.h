@@ -23,8 +23,8 @@ struct buf;
 struct message;
 
 /* Starts connecting and logging in, on a helper thread; the job's result is for sender_attempt_take. vhost NULL: the
- * URL's. why: shown in the connection's name, for the broker's operators. Everything is copied. NULL: no thread could be
- * started, or a name is too long; f is set. */
+ * URL's. why: shown in the connection's name, for the broker's operators. Everything is copied. NULL: no thread could
+ * be started, or a name is too long; f is set. */
 enum sender_purpose { SENDER_RELAYS, SENDER_RENEWS };
 struct job *sender_connect(const struct config_broker *c, enum sender_purpose why, const char *vhost,
                            const char *instance, struct fault *f);

@@ -9,9 +9,9 @@
 /* An application, shared by its queues: how many requests may be in flight, whether it is available, which message is
  * quarantined, and which message caused a crash. A value: no I/O, no clock.
  *
- * A *crash* is a reset, a close without an answer, garbage, 502 or 504. All requests in flight when a crash is noticed
- * belong to it. The application was *seen alive* if, since the latest crash, it answered any request (with a status other
- * than 502, 503, 504), its ready.url answered 2xx, or it refused connections and then accepted one. */
+ * A *crash* is a reset, a close without an answer, garbage, 502 or 504. All requests in flight when a crash is
+ * noticed belong to it. The application was *seen alive* if, since the latest crash, it answered any request (with a
+ * status other than 502, 503, 504), its ready.url answered 2xx, or it refused connections and then accepted one. */
 
 struct application_rules {
     int concurrency; /* sum of its queues' concurrency */

@@ -10,10 +10,10 @@ struct message;
 
 /* The body of a request with several messages: a JSON object whose "messages" are an array. Pure.
  *
- * A message's own body stands in the envelope unchanged if every JSON reader takes it there: its content type is JSON, it
- * has no content encoding, and it is one JSON text in UTF-8 of at most ENVELOPE_DEPTH_MAX levels without lone
- * surrogates, whose numbers have at most ENVELOPE_DIGITS_MAX digits. Any other body is base64, so that it cannot spoil
- * the messages beside it. */
+ * A message's own body stands in the envelope unchanged if every JSON reader takes it there: its content type is
+ * JSON, it has no content encoding, and it is one JSON text in UTF-8 of at most ENVELOPE_DEPTH_MAX levels without
+ * lone surrogates, whose numbers have at most ENVELOPE_DIGITS_MAX digits. Any other body is base64, so that it cannot
+ * spoil the messages beside it. */
 
 enum {
     ENVELOPE_DEPTH_MAX = 60, /* .NET reads 64 levels, of which the envelope has 3 */

@@ -41,7 +41,8 @@ enum { OPTIONAL_HEADERS_MAX = 32, OPTIONAL_BYTES_MAX = 4096 };
  * - The order of the optional fields is their rank: traceparent, tracestate, ce-*, Amqp-* of the properties,
  *   Amqp-Header-*, Amqp-Headers. One that does not fit is left out and counted; smaller ones behind it may still go. A
  *   field takes its line with CR LF.
- * - Absent and empty values are not sent, as servers do not tell the two apart: no Amqp-Exchange is the default exchange.
+ * - Absent and empty values are not sent, as servers do not tell the two apart: no Amqp-Exchange is the default
+ * exchange.
  * - traceparent and tracestate are sent when well-formed per W3C Trace Context, tracestate only beside a valid
  *   traceparent; else they are ordinary headers (Amqp-Header-traceparent).
  * - ce-*: names [a-z0-9]+; a timestamp becomes RFC 3339, bytes become base64, as CloudEvents writes them.

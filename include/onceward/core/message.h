@@ -137,8 +137,8 @@ enum {
 
 /* JSON of a header table (an object), for people and applications. base64 is the form with padding and "+/".
  *
- * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds. A tag stands for a kind
- * that JSON lacks: {"!bytes": base64}, {"!timestamp": seconds}, {"!decimal": "1.23"}, {"!double": "NaN"}.
+ * natural: booleans, integers, floats, strings, arrays, tables and null map to their JSON kinds. A tag stands for a
+ * kind that JSON lacks: {"!bytes": base64}, {"!timestamp": seconds}, {"!decimal": "1.23"}, {"!double": "NaN"}.
  *
  * exact (for dead letters, so that a redrive restores every kind): also tags every value whose kind a reader could not
  * tell from the JSON with its kind's letter, {"!l": 5}.

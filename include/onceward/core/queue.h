@@ -453,7 +453,8 @@ struct action {
  * out. */
 bool queue_next(struct queue *q, int64_t now_ms, unsigned can, struct action *ret);
 
-/* A dead letter that takes long to write is sent on a connection of its own, if `can` includes CAN_DEAD_LETTER_LARGE. */
+/* A dead letter that takes long to write is sent on a connection of its own, if `can` includes
+ * CAN_DEAD_LETTER_LARGE. */
 enum { LETTER_LARGE_BYTES = 1 << 20, CAN_DEAD_LETTER_LARGE = 1 << N_OPERATIONS };
 
 static inline bool queue_letter_is_large(const struct delivery *d)

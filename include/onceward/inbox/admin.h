@@ -208,7 +208,8 @@ int admin_redrive_begin(struct admin *a, const struct dead_letter *l, const char
 int admin_redrive_look(struct admin *a, const struct dead_letter *l, const char *message_id,
                        enum redrive_answer *ret, struct fault *f);
 
-/* Deletes this one dead letter: second half of a redrive, after the confirm, or a discard. 0; 1: the letter was gone. */
+/* Deletes this one dead letter: second half of a redrive, after the confirm, or a discard. 0; 1: the letter was
+ * gone. */
 int admin_dead_delete(struct admin *a, int64_t id, struct fault *f);
 
 /* --- rows --- */

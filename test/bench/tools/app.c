@@ -35,7 +35,7 @@
 
 enum kind { LISTENER, TIMER, SIGNALS, CLIENT, DATABASE };
 
-/* One HTTP connection, with at most one request at a time. */
+/* An HTTP connection, with at most one request at a time. */
 struct client {
     enum kind kind;
     int fd;
@@ -227,7 +227,7 @@ static void database_begin(struct database *d, struct client *c)
     PQpipelineSync(d->connection);
 }
 
-/* What the request itself asks for: in its path, or in its message id. */
+/* Deed that the request itself asks for, in its path or in its message id. */
 static int obeyed(const char *head)
 {
     size_t line_len = strcspn(head, "\r");

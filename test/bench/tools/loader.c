@@ -92,8 +92,8 @@ static void sleep_until(uint64_t ns)
     }
 }
 
-/* What bodies are cut out of: so long, and a body more. "orders" are lines of JSON, each with values of its
- * own, which compress to about the half; "bytes" are random. */
+/* Makes the text that bodies are cut out of, of that size and a body more. "orders" are lines of JSON, each with its
+ * own values, which compress to about a half; "bytes" are random. */
 static char *filling_make(const char *fill, size_t size)
 {
     char *filling = malloc(size + 128);

@@ -139,7 +139,7 @@ static bool request_read(struct request *r, int fd)
     return true;
 }
 
-/* What the body says. */
+/* --- the body --- */
 
 static int base64_value(char c)
 {

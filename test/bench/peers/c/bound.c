@@ -204,7 +204,7 @@ static void ack(amqp_channel_t channel)
     }
 }
 
-/* One of each queue in turn, as long as there are slots. true: some are left. */
+/* Takes a message of each queue in turn, as long as there are slots. True: some are left. */
 static bool begin_all(void)
 {
     bool any = true;
