@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-    ANEW_MS = 100,         /* between two restarts */
+    RESTART_MS = 100,      /* between two restarts */
     AGAIN_MS = 1000,       /* after a failed statement */
     RENEW_MS = 4500,       /* three renewals in a lease */
     WRITE_MS = 100,        /* between two writes of the position */
@@ -165,7 +165,7 @@ void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
             lease_taken(o, now_ms, number, restored);
         return;
     case OUTBOX_AGAIN:
-    case OUTBOX_ANEW:
+    case OUTBOX_RESTART:
         o->lease.at_ms = o->lease.not_before_ms = now_ms + AGAIN_MS;
         return;
     case OUTBOX_LOST:
@@ -189,7 +189,7 @@ void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer
         return;
     if (answer == OUTBOX_LOST)
         lease_leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
-    o->lease.restored = answer == OUTBOX_AGAIN || answer == OUTBOX_ANEW;
+    o->lease.restored = answer == OUTBOX_AGAIN || answer == OUTBOX_RESTART;
     o->reading.at_ms = now_ms + (answer == OUTBOX_AGAIN ? AGAIN_MS : 0);
 }
 
@@ -228,7 +228,7 @@ static void read_again(struct outbox *o, int64_t now_ms)
 {
     forget_all(o);
     o->lease.at_ms = now_ms;
-    o->reading.at_ms = o->reading.not_before_ms = now_ms + ANEW_MS;
+    o->reading.at_ms = o->reading.not_before_ms = now_ms + RESTART_MS;
 }
 
 /* The interval between polls while rows come. */
@@ -275,7 +275,7 @@ void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
     }
     o->reading.idle = false;
     o->reading.at_ms = now_ms;
-    if (answer != OUTBOX_ANEW)
+    if (answer != OUTBOX_RESTART)
         o->reading.at_ms = o->reading.not_before_ms = now_ms + AGAIN_MS;
 }
 
@@ -287,7 +287,7 @@ void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answe
     r->n = 0;
     if (!outbox_take_answer(&r->ask))
         return;
-    if (answer == OUTBOX_ANEW) {
+    if (answer == OUTBOX_RESTART) {
         read_again(o, now_ms);
         return;
     }
@@ -312,7 +312,7 @@ void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer)
         return;
     if (answer == OUTBOX_LOST)
         lease_leave(o, now_ms, AGAIN_MS, "another sidecar has the lease");
-    else if (answer == OUTBOX_ANEW)
+    else if (answer == OUTBOX_RESTART)
         read_again(o, now_ms);
     if (answer != OUTBOX_AGAIN)
         return;

@@ -43,7 +43,7 @@ static enum outbox_answer answer_of(enum outbox_word word)
         return OUTBOX_LOST;
     case OUTBOX_WORD_STALE:
     case OUTBOX_WORD_MORE:
-        return OUTBOX_ANEW;
+        return OUTBOX_RESTART;
     case OUTBOX_WORD_BUSY:
     case OUTBOX_WORD_NONE:
     case OUTBOX_WORD_LOADING:
@@ -162,7 +162,7 @@ static void rows_came(struct sidecar *s)
         row_came(s, &row, false);
     }
     FAILPOINT_IF(has_batch && inbox_outbox_n(rows), RELAY_READ);
-    outbox_read_ends(&x->core, s->now_ms, has_batch ? OUTBOX_DONE : OUTBOX_ANEW);
+    outbox_read_ends(&x->core, s->now_ms, has_batch ? OUTBOX_DONE : OUTBOX_RESTART);
     inbox_outbox_close(rows);
 }
 
@@ -217,7 +217,7 @@ static void looked(struct sidecar *s)
     if (got)
         outbox_looked(&s->outbox->core, s->now_ms,
                       got < 0 ? failed(s, &f)
-                      : ended ? OUTBOX_ANEW
+                      : ended ? OUTBOX_RESTART
                               : OUTBOX_DONE);
 }
 

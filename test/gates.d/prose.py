@@ -1,15 +1,9 @@
-"""What can be checked of the language: src/README.md has the rules. Text from before the rules is counted in prose.json, a file a line;
-a count may fall and never rise, and a file without an entry has none. `prose.py --lower` writes the counts of today where they are lower."""
+"""What can be checked of the language: src/README.md has the rules."""
 
-import collections
-import json
 import os
 import re
-import sys
 
 import source
-
-COUNTS = os.path.join("test", "gates.d", "prose.json")
 
 FIRST = set("""what who whoever whatever whose those that one it they nobody somebody nothing where""".split())
 OWN_LINE = set("""its their his""".split())  # beside a member they are short for its struct; above a function they name nothing
@@ -129,46 +123,6 @@ def faults(root):
     return {path: sorted(some) for path, some in found.items() if some}
 
 
-def counts_of(found):
-    return {path: dict(sorted(collections.Counter(rule for _, rule, _ in some).items())) for path, some in sorted(found.items())}
-
-
-def known(root):
-    try:
-        with open(os.path.join(root, COUNTS), encoding="utf-8") as f:
-            return json.load(f)
-    except FileNotFoundError:
-        return {}
-
-
-def write(root, counts):
-    lines = [f"{json.dumps(path)}: {json.dumps(rules)}" for path, rules in counts.items()]
-    with open(os.path.join(root, COUNTS), "w", encoding="utf-8") as f:
-        f.write("{\n" + ",\n".join(lines) + "\n}\n")
-
-
 def gate(root):
-    """Comments begin with a noun; no banned phrase; pages have short lines and sentences (what older text has too many is in prose.json)."""
-    old, wrong = known(root), []
-    for path, some in faults(root).items():
-        for rule, n in counts_of({path: some})[path].items():
-            allowed = old.get(path, {}).get(rule, 0)
-            if n > allowed:
-                wrong.append(f"{path}:1: {n} faults of the rule \"{rule}\", {allowed} allowed; one or more of these are new:")
-                wrong += [f"{path}:{line}: {what}" for line, r, what in some if r == rule]
-    return wrong
-
-
-def lower(root):
-    old, now = known(root), counts_of(faults(root))
-    lowered = {path: {rule: min(n, old[path].get(rule, 0)) for rule, n in rules.items() if old[path].get(rule, 0)}
-               for path, rules in now.items() if path in old}
-    write(root, {path: rules for path, rules in lowered.items() if rules} if old else now)
-
-
-if __name__ == "__main__":
-    top = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-    if sys.argv[1:] == ["--lower"]:
-        lower(top)
-    else:
-        sys.exit("usage: prose.py --lower")
+    """Comments begin with a noun and have short lines; no banned phrase; pages have short lines and sentences."""
+    return [f"{path}:{line}: {what}" for path, some in faults(root).items() for line, _, what in some]

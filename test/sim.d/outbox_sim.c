@@ -190,7 +190,7 @@ static enum outbox_answer position_write(struct sim *s, size_t r, const struct r
     if (p->lease != s->lease || s->holder != r)
         return OUTBOX_LOST;
     if (!batch_read(p->batch, &from, &to))
-        return OUTBOX_ANEW;
+        return OUTBOX_RESTART;
     upto = p->a.seq < 0 ? to : (size_t)p->a.seq + 1;
     for (size_t i = s->position; i < upto; i++)
         if (!is_settled(s, i))
@@ -230,11 +230,11 @@ static void rows_answer(struct sim *s, size_t r, struct reply *p)
     char text[48], id[24];
 
     if (s->restored) {
-        outbox_read_ends(&k->o, s->now_ms, OUTBOX_ANEW);
+        outbox_read_ends(&k->o, s->now_ms, OUTBOX_RESTART);
         return;
     }
     if (*p->batch && !batch_read(p->batch, &from, &to)) {
-        outbox_read_ends(&k->o, s->now_ms, OUTBOX_ANEW);
+        outbox_read_ends(&k->o, s->now_ms, OUTBOX_RESTART);
         return;
     }
     if (*p->batch && p->a.seq < 0) {
@@ -433,8 +433,8 @@ static enum outbox_answer look_answer(struct sim *s, const struct reply *p)
     size_t from, to;
 
     if (s->restored || !batch_read(p->batch, &from, &to) || to != s->n_rows)
-        return OUTBOX_ANEW;
-    return random_chance(&s->random, 5000) ? OUTBOX_ANEW : OUTBOX_DONE;
+        return OUTBOX_RESTART;
+    return random_chance(&s->random, 5000) ? OUTBOX_RESTART : OUTBOX_DONE;
 }
 
 static void answer(struct sim *s, size_t r, struct reply *p)

@@ -1087,7 +1087,7 @@ static void test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up(void **s
 /* Answers a lookup: no transaction has ended, or one has. */
 static void look(struct rig *r, bool ended)
 {
-    outbox_looked(&r->o, r->now_ms, ended ? OUTBOX_ANEW : OUTBOX_DONE);
+    outbox_looked(&r->o, r->now_ms, ended ? OUTBOX_RESTART : OUTBOX_DONE);
     turn(r);
 }
 

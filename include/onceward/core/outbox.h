@@ -240,8 +240,8 @@ struct outbox_action {
     const char *text;
 };
 
-/* ANEW: the rows in memory are no longer valid: get the lease, and begin at the position. */
-enum outbox_answer { OUTBOX_DONE, OUTBOX_AGAIN, OUTBOX_LOST, OUTBOX_ANEW };
+/* RESTART: the rows in memory are no longer valid: get the lease, and begin at the position. */
+enum outbox_answer { OUTBOX_DONE, OUTBOX_AGAIN, OUTBOX_LOST, OUTBOX_RESTART };
 
 struct outbox {
     struct outbox_rules rules;
@@ -342,15 +342,15 @@ void outbox_leased(struct outbox *o, int64_t now_ms, enum outbox_answer answer, 
  * called before outbox_leased. */
 void outbox_pause(struct outbox *o, const char *why);
 
-/* ANEW: there is more to do. */
+/* RESTART: there is more to do. */
 void outbox_restored(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
-/* Answer to OUTBOX_READ: its batch and whether that is complete, then each row, then the end. ANEW: without a batch. */
+/* Answer to OUTBOX_READ: its batch and whether that is complete, then each row, then the end. No batch: RESTART. */
 void outbox_batch_came(struct outbox *o, int64_t now_ms, struct slice text, bool over);
 void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *row);
 void outbox_read_ends(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
-/* The answer to OUTBOX_LOOK. DONE: no transaction has ended, so there is nothing to read. ANEW: one may have. */
+/* The answer to OUTBOX_LOOK. DONE: no transaction has ended, so there is nothing to read. RESTART: one may have. */
 void outbox_looked(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
 
 void outbox_written(struct outbox *o, int64_t now_ms, enum outbox_answer answer);
