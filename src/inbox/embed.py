@@ -2,6 +2,8 @@
 
 A line `-- @plan NAME` becomes the settings of PLANS: functions that are called for each batch keep to index scans, however old the statistics.
 
+A line `-- @part NAME` becomes the text of queries/NAME.part, a condition that several queries share.
+
 The dependency file names the folders too, so that an added or removed file makes the program be built again."""
 
 import glob
@@ -31,7 +33,14 @@ def quoted(line):
     return '"' + "".join(out) + '"'
 
 
-def planned(text):
+def part(match, roots):
+    (path,) = (p for root in roots for p in glob.glob(os.path.join(root, "queries", match[1] + ".part")))
+    with open(path, encoding="utf-8", newline="\n") as f:
+        return f.read().rstrip("\n")
+
+
+def expanded(text, roots):
+    text = re.sub(r"^-- @part (\w+)$", lambda m: part(m, roots), text, flags=re.M)
     return re.sub(r"^-- @plan (\w+)$", lambda m: "\n".join(f"SET {setting}" for setting in PLANS[m[1]]), text, flags=re.M)
 
 
@@ -51,14 +60,15 @@ def main(out, depfile, *roots):
         c.write("/* Made from sql/ by embed.py. */\n\n#include \"inbox/sql.h\"\n\nconst struct sql_file sql_files[] = {\n")
         for name, path in sorted(named.items()):
             with open(path, encoding="utf-8", newline="\n") as sql:
-                lines = planned(sql.read()).splitlines(keepends=True)
+                lines = expanded(sql.read(), roots).splitlines(keepends=True)
             assert not any("\0" in line for line in lines), path
             c.write("    {%s,\n" % quoted(name))
             c.writelines("     %s\n" % quoted(line) for line in lines)
             c.write("     \"\"},\n")
         c.write("};\n\nconst size_t n_sql_files = %d;\n" % len(named))
+    parts = sorted(path for root in roots for path in glob.glob(os.path.join(root, "queries", "*.part")))
     with open(depfile, "w", encoding="utf-8") as d:
-        d.write("%s: %s\n" % (out, " ".join(p.replace(" ", "\\ ") for p in folders + sorted(named.values()))))
+        d.write("%s: %s\n" % (out, " ".join(p.replace(" ", "\\ ") for p in folders + parts + sorted(named.values()))))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
  * far before the last replayed transaction that no older one can be open. */
 
 #include "inbox/session.h"
+#include "inbox/sql.h"
 
 #include "onceward/base/clock.h"
 #include "onceward/base/mem.h"
@@ -19,15 +20,6 @@
 
 enum { HORIZON_MS = 60000, LOOK_MS = 20 };
 
-/* $1: all lock owners, not only writers of stored messages, which have both locks. */
-#define HOLDERS                                                                                              \
-    "FROM pg_locks l WHERE l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = "                 \
-    "current_database()) AND l.granted AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"          \
-    " AND l.relation = CASE WHEN $1::boolean THEN 'onceward.horizon'::regclass"                              \
-    " ELSE 'onceward.message'::regclass END"
-
-#define ON_STANDBY "coalesce(pg_last_xact_replay_timestamp() - interval '5 minutes', '0001-01-01Z')"
-
 /* 1: some of the earlier lock owners are still there. */
 static int are_there(struct admin *a, const char *all, const char *holders, struct fault *f)
 {
@@ -35,8 +27,7 @@ static int are_there(struct admin *a, const char *all, const char *holders, stru
     PGresult *r;
     int answer;
 
-    if (session_once(a, "SELECT EXISTS (SELECT " HOLDERS " AND l.virtualtransaction = ANY ($2::text[]))", 2,
-                     params, &r, f))
+    if (session_once(a, sql_query("horizon_waits"), 2, params, &r, f))
         return -1;
     answer = field_text(r, 0, 0)[0] == 't';
     PQclear(r);
@@ -94,13 +85,7 @@ static int horizon(struct admin *a, const char *all, char ret[MESSAGE_TIME_SIZE]
     PGresult *r;
     int answer;
 
-    /* The time is read first, so that later lock owners have a later time. */
-    if (move(a, moved, f) ||
-        session_once(a,
-                     "SELECT CASE WHEN pg_is_in_recovery() THEN " TIME_TEXT(ON_STANDBY) " ELSE " TIME_TEXT(
-                         "t") " END, ARRAY(SELECT l.virtualtransaction " HOLDERS ")::text"
-                              " FROM (SELECT clock_timestamp() AS t OFFSET 0) now",
-                     1, &all, &r, f))
+    if (move(a, moved, f) || session_once(a, sql_query("horizon"), 1, &all, &r, f))
         return -1;
     snprintf(ret, MESSAGE_TIME_SIZE, "%s", *moved ? moved : field_text(r, 0, 0));
     holders = mem_copy(field_text(r, 0, 1), (size_t)PQgetlength(r, 0, 1));

@@ -16,17 +16,7 @@
 
 enum { PAGE = 200 };
 
-/* $1 consumer, $2 reason, $3 since as a time, $4 since as milliseconds ago, $5 ids, $6 consumers as a JSON
- * list, $7 and $8 older, like since; NULL: any. */
-#define MATCHES                                                                                              \
-    " ($1::text IS NULL OR l.consumer = $1::text) AND ($2::text IS NULL OR l.reason = $2::text)"             \
-    " AND ($3::timestamptz IS NULL OR l.died_at >= $3::timestamptz)"                                         \
-    " AND ($4::bigint IS NULL OR l.died_at >= clock_timestamp() - $4::bigint * interval '1 ms')"             \
-    " AND ($5::bigint[] IS NULL OR l.id = ANY ($5::bigint[]))"                                               \
-    " AND ($6::jsonb IS NULL OR $6::jsonb ? l.consumer)"                                                     \
-    " AND ($7::timestamptz IS NULL OR l.died_at < $7::timestamptz)"                                          \
-    " AND ($8::bigint IS NULL OR l.died_at < clock_timestamp() - $8::bigint * interval '1 ms')"
-
+/* Parameters of dead_filter.part, and of dead_page.sql. */
 enum { N_MATCH_PARAMS = 8, ANY = 11 };
 
 struct match {
@@ -87,19 +77,6 @@ static char *copy_field(const PGresult *r, int row, int column)
                ? NULL
                : mem_copy(PQgetvalue(r, row, column), (size_t)PQgetlength(r, row, column));
 }
-
-static const char select_page[] =
-    "SELECT l.id, l.consumer, l.queue, l.vhost, l.message_id, encode(l.raw_id, 'hex'), l.reason, "
-    "l.last_error, l.content_type,"
-    " l.properties::text, l.headers::text, l.exchange, l.routing_key, to_char(l.died_at AT TIME ZONE 'UTC',"
-    " 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), encode(l.fingerprint, 'hex'), l.attempts, l.http_status, "
-    "l.rowless,"
-    " octet_length(l.body), floor(1000 * extract(epoch FROM clock_timestamp() - l.died_at))::bigint,"
-    " (SELECT substr(btrim(h.value, E' \\t'), 4, 32) FROM json_each_text(l.headers) h"
-    " WHERE lower(h.key) = 'traceparent' AND btrim(h.value, E' \\t') ~"
-    " '^[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-|$)' LIMIT 1)"
-    " FROM onceward.dead_letter l WHERE l.id > $9::bigint AND l.id <= $10::bigint AND" MATCHES
-    " ORDER BY l.id LIMIT $11::bigint";
 
 static void read_letter(const PGresult *r, int row, struct dead_letter *l)
 {
@@ -198,7 +175,7 @@ static int walk_page(struct walk *w, int *ret_n, struct fault *f)
     int answer = 0;
 
     snprintf(w->limit, sizeof w->limit, "%" PRId64, w->left < 0 || w->left > PAGE ? (int64_t)PAGE : w->left);
-    if (session_once(w->a, select_page, ANY, w->match.params, &r, f))
+    if (session_once(w->a, sql_query("dead_page"), ANY, w->match.params, &r, f))
         return -1;
     for (int i = 0; i < PQntuples(r) && answer == 0; i++)
         answer = walk_one(w, r, i, f);
@@ -246,8 +223,7 @@ int admin_dead_count(struct admin *a, const struct dead_filter *filter, int64_t 
     int answer;
 
     match_init(&m, filter);
-    answer = session_once(a, "SELECT count(*) FROM onceward.dead_letter l WHERE" MATCHES, N_MATCH_PARAMS,
-                          m.params, &r, f);
+    answer = session_once(a, sql_query("dead_count"), N_MATCH_PARAMS, m.params, &r, f);
     match_deinit(&m);
     if (answer)
         return -1;

@@ -6,6 +6,7 @@
  * A replay's progress is stored under its name, and written only if no other process has moved it. */
 
 #include "inbox/session.h"
+#include "inbox/sql.h"
 
 #include "onceward/base/buf.h"
 #include "onceward/base/clock.h"
@@ -17,16 +18,7 @@
 
 enum { PAGE = 500, RUN_BYTES = 1 << 20 };
 
-/* $1 consumer, $2 and $3 the position to start after, $4 horizon, $5 since, $6 until, $7 type, $8 ids. received_at is
- * also compared alone, so that PostgreSQL can skip partitions. */
-#define MATCHES                                                                                              \
-    " m.consumer = $1 AND m.received_at >= $2::timestamptz"                                                  \
-    " AND (m.received_at, m.seq) > ($2::timestamptz, $3::bigint) AND m.received_at < $4::timestamptz"        \
-    " AND ($5::timestamptz IS NULL OR m.received_at >= $5::timestamptz)"                                     \
-    " AND ($6::timestamptz IS NULL OR m.received_at < $6::timestamptz)"                                      \
-    " AND ($7::text IS NULL OR m.message_type = $7::text)"                                                   \
-    " AND ($8::text[] IS NULL OR m.message_id = ANY ($8::text[]))"
-
+/* Parameters of message_filter.part. */
 enum { N_PARAMS = 8 };
 
 /* Runs in a transaction of its own without a timeout, since matches may be few and far apart. */
@@ -138,14 +130,10 @@ static struct slice bytes_get(const PGresult *r, int row, int column)
 /* Walks the messages behind `at`, up to `end`. */
 static int walk_run(struct walk *w, struct fault *f)
 {
-    static const char sql[] =
-        "SELECT m.message_id, m.received_at::text, m.seq::text, m.message_type, m.exchange, m.routing_key,"
-        " m.content_header, m.body FROM onceward.message m WHERE" MATCHES
-        " AND (m.received_at, m.seq) <= ($9::timestamptz, $10::bigint) ORDER BY m.received_at, m.seq";
     PGresult *r;
     int answer = 0;
 
-    if (ask(w->a, sql, N_PARAMS + 2, w->params, true, &r, f))
+    if (ask(w->a, sql_query("message_run"), N_PARAMS + 2, w->params, true, &r, f))
         return -1;
     for (int i = 0; i < PQntuples(r) && !answer; i++) {
         struct stored_message m = {.consumer = w->filter->consumer,
@@ -167,14 +155,11 @@ static int walk_run(struct walk *w, struct fault *f)
 /* Reads one page of positions. *ret_n: their number. */
 static int walk_page(struct walk *w, int *ret_n, struct fault *f)
 {
-    static const char sql[] =
-        "SELECT m.received_at::text, m.seq, octet_length(m.body) + octet_length(m.content_header)"
-        " FROM onceward.message m WHERE" MATCHES " ORDER BY m.received_at, m.seq LIMIT 500";
     PGresult *r;
     int64_t bytes = 0;
     int answer = 0;
 
-    if (ask(w->a, sql, N_PARAMS, w->params, false, &r, f))
+    if (ask(w->a, sql_query("message_places"), N_PARAMS, w->params, false, &r, f))
         return -1;
     *ret_n = PQntuples(r);
     for (int i = 0; i < *ret_n && !answer; i++) {
@@ -214,11 +199,7 @@ int admin_messages_count(struct admin *a, const struct message_filter *filter,
     int failed;
 
     walk_init(&w, a, filter, from);
-    failed =
-        ask(a,
-            "SELECT count(*), min(m.received_at)::text, max(m.received_at)::text FROM onceward.message m "
-            "WHERE" MATCHES,
-            N_PARAMS, w.params, false, &r, f);
+    failed = ask(a, sql_query("message_count"), N_PARAMS, w.params, false, &r, f);
     buf_deinit(&w.ids);
     if (failed)
         return -1;

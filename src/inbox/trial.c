@@ -32,11 +32,7 @@ struct trial {
 
 static int remove_left(struct trial *t, struct fault *f)
 {
-    return session_once(t->asker,
-                        "DELETE FROM onceward.inbox r WHERE r.consumer >= '" TRIAL_PREFIX
-                        "' AND r.consumer < 'onceward-try/' AND r.received_at < clock_timestamp() - interval "
-                        "'1 hour'",
-                        0, NULL, NULL, f);
+    return session_once(t->asker, sql_query("trial_leftovers"), 0, NULL, NULL, f);
 }
 
 static int floor_read(struct trial *t, struct fault *f)
@@ -138,12 +134,6 @@ static int ask_answer(struct trial *t, enum trial_by by, const char *sql, int n,
 int trial_claim(struct trial *t, enum trial_by by, struct trial_claim *c, int64_t window_ms,
                 enum row_answer *ret, struct fault *f)
 {
-    static const char sql[] =
-        "SELECT answer FROM onceward.sidecar_claim_many($1::boolean, 'onceward-try', 1, false, '{}', 0,"
-        " ARRAY[$2::text], ARRAY[$3::bigint * interval '1 ms'], ARRAY[interval '1 hour'], ARRAY[1000000], "
-        "ARRAY[0],"
-        " ARRAY[1], ARRAY[$4::text], ARRAY[$5::uuid], ARRAY[decode($6, 'hex')], ARRAY[NULL::text], "
-        "ARRAY[0::bigint], ARRAY[false])";
     char window[24], token[33], fingerprint[33];
     const char *const params[] = {
         t->transaction ? "t" : "f", t->consumer, window, c->message_id, token, fingerprint};
@@ -152,46 +142,34 @@ int trial_claim(struct trial *t, enum trial_by by, struct trial_claim *c, int64_
     snprintf(window, sizeof window, "%" PRId64, window_ms);
     hex(c->token, token);
     hex(c->fingerprint, fingerprint);
-    return ask_answer(t, by, sql, 6, params, ret, f);
+    return ask_answer(t, by, sql_query("trial_claim"), 6, params, ret, f);
 }
 
 int trial_end(struct trial *t, enum trial_by by, const struct trial_claim *c, struct fault *f)
 {
-    static const char sql[] =
-        "SELECT answer FROM onceward.sidecar_fail_many(ARRAY[$1::text], ARRAY[1], ARRAY[$2::text], "
-        "ARRAY[$3::uuid], ARRAY['ended by onceward try'], ARRAY[NULL::integer], ARRAY[0::bigint], "
-        "ARRAY[false],"
-        " ARRAY[false], ARRAY[-1], ARRAY[-1])";
     char token[33];
     const char *const params[] = {t->consumer, c->message_id, hex(c->token, token)};
     enum row_answer answer = ROW_LOST;
 
-    return ask_answer(t, by, sql, 3, params, &answer, f);
+    return ask_answer(t, by, sql_query("trial_end"), 3, params, &answer, f);
 }
 
 int trial_settle(struct trial *t, const struct trial_claim *c, int http_status, struct fault *f)
 {
-    static const char sql[] =
-        "SELECT answer FROM onceward.sidecar_settle_many(ARRAY[$1::text], ARRAY[1], ARRAY[$2::text], "
-        "ARRAY[$3::uuid], ARRAY[$4::integer], ARRAY[NULL::text])";
     char token[33], status[12];
     const char *const params[] = {t->consumer, c->message_id, hex(c->token, token), status};
     enum row_answer answer = ROW_LOST;
 
     snprintf(status, sizeof status, "%d", http_status);
-    return ask_answer(t, TRIAL_ASKER, sql, 4, params, &answer, f);
+    return ask_answer(t, TRIAL_ASKER, sql_query("trial_settle"), 4, params, &answer, f);
 }
 
 int trial_restore(struct trial *t, const struct trial_claim *c, struct fault *f)
 {
-    static const char sql[] =
-        "UPDATE onceward.inbox r SET status = 'processing', token_expires_at = clock_timestamp() + interval "
-        "'1 min', next_attempt_at = NULL WHERE r.consumer = $1 AND r.message_id = $2 AND r.token = $3::uuid "
-        "AND r.status IN ('failed', 'waiting')";
     char token[33];
     const char *const params[] = {t->consumer, c->message_id, hex(c->token, token)};
 
-    return session_once(t->asker, sql, 3, params, NULL, f);
+    return session_once(t->asker, sql_query("trial_restore"), 3, params, NULL, f);
 }
 
 /* ---- reading ---- */
@@ -227,8 +205,6 @@ int trial_look(struct trial *t, const struct trial_claim *c, bool with_lock, str
 
 int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, struct fault *f)
 {
-    static const char sql[] = "SELECT pg_backend_pid() FROM onceward.inbox r WHERE r.consumer = $1 AND "
-                              "r.message_id = ANY ($2::text[]) ORDER BY r.message_id FOR UPDATE";
     struct buf ids = {0};
     const char *params[] = {t->consumer, NULL};
     PGresult *r;
@@ -240,7 +216,7 @@ int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, 
     buf_add_char(&ids, '}');
     params[1] = buf_text(&ids);
     t->holding = session_begin(t->holder, t->holder->statement_timeout_ms, 1000, f) == 0;
-    if (t->holding && session_query(t->holder, sql, 2, params, &r, f) == 0) {
+    if (t->holding && session_query(t->holder, sql_query("trial_hold"), 2, params, &r, f) == 0) {
         answer = PQntuples(r) == n ? 0 : fault_set(f, "%d of %d rows could be locked", PQntuples(r), n);
         t->holder_pid = PQntuples(r) ? field_int(r, 0, 0) : 0;
         PQclear(r);
@@ -255,13 +231,12 @@ int trial_hold(struct trial *t, const struct trial_claim *const *claims, int n, 
 
 int trial_waiting(struct trial *t, int *ret, struct fault *f)
 {
-    const char *sql = sql_query("trial_waiting");
     char pid[24];
     const char *const params[] = {pid};
     PGresult *r;
 
     snprintf(pid, sizeof pid, "%" PRId64, t->holder_pid);
-    if (session_query(t->asker, sql, 1, params, &r, f))
+    if (session_query(t->asker, sql_query("trial_waiting"), 1, params, &r, f))
         return -1;
     *ret = (int)field_int(r, 0, 0);
     free(t->waiters);
@@ -272,14 +247,10 @@ int trial_waiting(struct trial *t, int *ret, struct fault *f)
 
 int trial_at_work(struct trial *t, bool *ret, struct fault *f)
 {
-    /* A session keeps relation locks until its transaction ends, or an error undoes the statement that took
-     * them. */
-    static const char sql[] = "SELECT count(*) FROM pg_locks l WHERE l.pid = ANY ($1::integer[]) AND "
-                              "l.relation = 'onceward.inbox'::regclass";
     const char *const params[] = {t->waiters ? t->waiters : "{}"};
     PGresult *r;
 
-    if (session_query(t->asker, sql, 1, params, &r, f))
+    if (session_query(t->asker, sql_query("trial_at_work"), 1, params, &r, f))
         return -1;
     *ret = field_int(r, 0, 0) > 0;
     PQclear(r);
@@ -296,14 +267,10 @@ int trial_let_go(struct trial *t, struct fault *f)
 
 int trial_remove(struct trial *t, int64_t *ret_left, struct fault *f)
 {
-    static const char delete[] =
-        "DELETE FROM onceward.inbox d USING (SELECT r.consumer, r.message_id FROM onceward.inbox r "
-        "WHERE r.consumer = $1 FOR UPDATE SKIP LOCKED) free "
-        "WHERE d.consumer = free.consumer AND d.message_id = free.message_id";
     const char *const params[] = {t->consumer};
     PGresult *r;
 
-    if (session_once(t->asker, delete, 1, params, NULL, f) ||
+    if (session_once(t->asker, sql_query("trial_remove"), 1, params, NULL, f) ||
         session_once(t->asker, "SELECT count(*) FROM onceward.inbox r WHERE r.consumer = $1", 1, params, &r,
                      f))
         return -1;

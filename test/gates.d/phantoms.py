@@ -32,7 +32,7 @@ def look(root):
     """`path:line: what` for each name in prose that stands in no code and in no path, and for each public function that does nothing."""
     known, named, wrong = set(), [], []
     called, named_calls = set(), []
-    for path in source.find(root, ("src", "include", "sql", "test", "deploy", "conf"), (".c", ".h", ".def", ".sql", ".py", ".md", ".json", ".yaml", ".pml", ".build")):
+    for path in source.find(root, ("src", "include", "sql", "test", "deploy", "conf"), (".c", ".h", ".def", ".sql", ".part", ".py", ".md", ".json", ".yaml", ".pml", ".build")):
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as f:
             text = f.read()
         prose, code = parts(path, text)
