@@ -102,9 +102,12 @@ bool held_can_renew(const struct queue *q, const struct delivery *d)
 
 bool held_is_near(const struct queue *q, const struct delivery *d)
 {
-    int64_t near = held_can_renew(q, d) ? returns_renew_count(&q->returns) : returns_near_count(&q->returns);
+    int64_t count = returns_count(&q->returns, d->copy.delivery_count);
 
-    return returns_count(&q->returns, d->copy.delivery_count) >= near;
+    if (!count) /* a first delivery */
+        return false;
+    return count >=
+           (held_can_renew(q, d) ? returns_renew_count(&q->returns) : returns_near_count(&q->returns));
 }
 
 static struct list *list_of(struct queue *q, const struct delivery *d)
@@ -176,7 +179,9 @@ static void account_slot(struct queue *q, struct delivery *d, bool took)
 
 static void account_place(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    if (!keeps_place(q, d))
+    bool is_any_quarantined = d->claim.group || q->application->place.owner;
+
+    if (is_any_quarantined && !keeps_place(q, d))
         quarantine_leave(q, now_ms, d);
 }
 

@@ -153,9 +153,9 @@ bool returns_may_need_consumer(const struct returns *r)
 
 bool returns_limit_is_missing(struct returns *r, int64_t delivery_count)
 {
-    bool missing = returns_limit(r) == LIMIT_UNKNOWN || returns_limit_is_assumed(r);
-
-    if (r->told || !missing || !returns_count(r, delivery_count))
+    if (r->told || !returns_count(r, delivery_count))
+        return false;
+    if (returns_limit(r) != LIMIT_UNKNOWN && !returns_limit_is_assumed(r))
         return false;
     r->told = true;
     return true;
