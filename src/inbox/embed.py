@@ -39,9 +39,12 @@ def part(match, roots):
         return f.read().rstrip("\n")
 
 
-def expanded(text, roots):
-    text = re.sub(r"^-- @part (\w+)$", lambda m: part(m, roots), text, flags=re.M)
+def planned(text):
     return re.sub(r"^-- @plan (\w+)$", lambda m: "\n".join(f"SET {setting}" for setting in PLANS[m[1]]), text, flags=re.M)
+
+
+def expanded(text, roots):
+    return planned(re.sub(r"^-- @part (\w+)$", lambda m: part(m, roots), text, flags=re.M))
 
 
 def files(root):
