@@ -3,8 +3,7 @@
 -- claimed. If such a message arrives after all, it starts with attempt 1. At most 100,000 per call: call it again
 -- until it returns 0.
 --
--- Locks: the rows it deletes, SKIP LOCKED: it never waits. Reads the rows of the consumer: for a person, not for a
--- timer.
+-- Locks: the rows it deletes, SKIP LOCKED: it never waits. Reads the whole inbox: for a person, not for a timer.
 -- Repeating it: deleted rows stay deleted.
 CREATE OR REPLACE FUNCTION onceward.orphans_remove(p_consumer text, p_older interval) RETURNS bigint
 LANGUAGE plpgsql VOLATILE

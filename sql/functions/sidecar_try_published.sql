@@ -38,6 +38,7 @@ BEGIN
         FROM (
             SELECT z.seq, z.xid, z.message_id,
                    NOT p_transaction OR EXISTS (SELECT FROM onceward.inbox r WHERE r.consumer = p_consumer AND r.status = 'completed'
+                                                AND r.message_id >= p_consumer || '.' AND r.message_id < p_consumer || '/'
                                                 AND r.xmin::text::bigint = z.xid::text::numeric % 4294967296) AS ours
             FROM (SELECT a.seq, a.xid, a.message_id FROM onceward.outbox_0 a WHERE a.seq > p_floor
                   UNION ALL SELECT a.seq, a.xid, a.message_id FROM onceward.outbox_1 a WHERE a.seq > p_floor

@@ -1,5 +1,5 @@
--- Rows of the inbox behind the key ($1, $2), as JSON, for archives. $3: of this consumer; $4 and $5: received from, and
--- before; NULL: any. The token is left out: its owner could complete the message.
+-- Rows of the inbox behind the key ($2, $1), an id and its consumer, as JSON, for archives. $3: of this consumer; $4
+-- and $5: received from, and before; NULL: any. The token is left out: its owner could complete the message.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT r.consumer, r.message_id,
@@ -9,6 +9,6 @@ SELECT r.consumer, r.message_id,
                          'fingerprint', encode(r.fingerprint, 'hex'), 'http_status', r.http_status, 'last_error', r.last_error,
                          'result', r.result)::text
 FROM onceward.inbox r
-WHERE (r.consumer, r.message_id) > ($1, $2) AND ($3::text IS NULL OR r.consumer = $3::text)
+WHERE (r.message_id, r.consumer) > ($2, $1) AND ($3::text IS NULL OR r.consumer = $3::text)
   AND ($4::timestamptz IS NULL OR r.received_at >= $4::timestamptz) AND ($5::timestamptz IS NULL OR r.received_at < $5::timestamptz)
-ORDER BY r.consumer, r.message_id LIMIT 200
+ORDER BY r.message_id, r.consumer LIMIT 200

@@ -2,7 +2,7 @@
  *
  * An export covers times before its start, and waits until everything from then is committed. So the next export begins
  * at that time, and nothing between them is missed. Each line has its position, and the order behind a position never
- * changes: rows by consumer and id, letters in the order of death, messages by consumer in the order of arrival. So an
+ * changes: rows by id and consumer, letters in the order of death, messages by consumer in the order of arrival. So an
  * interrupted export continues behind the last complete line of its file, for the same time. */
 
 #include "command/common.h"
@@ -407,8 +407,8 @@ const struct command export_command = {
     .name = "export",
     .does = "write rows, dead letters and stored messages as JSON lines",
     .about = "Writes inbox rows, dead letters and stored messages (`store.retention`) as one JSON object per "
-             "line, in this order: rows by consumer "
-             "and id, dead letters by time, messages by consumer and arrival. Changes nothing.",
+             "line, in this order: rows by id and "
+             "consumer, dead letters by time, messages by consumer and arrival. Changes nothing.",
     .after = "Tokens are left out. A body that is not text is written as body_base64url.",
     .options = export_options,
     .size = sizeof(struct options),

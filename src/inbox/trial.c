@@ -271,8 +271,7 @@ int trial_remove(struct trial *t, int64_t *ret_left, struct fault *f)
     PGresult *r;
 
     if (session_once(t->asker, sql_query("trial_remove"), 1, params, NULL, f) ||
-        session_once(t->asker, "SELECT count(*) FROM onceward.inbox r WHERE r.consumer = $1", 1, params, &r,
-                     f))
+        session_once(t->asker, sql_query("trial_left"), 1, params, &r, f))
         return -1;
     *ret_left = field_int(r, 0, 0);
     PQclear(r);

@@ -279,8 +279,8 @@ def test_an_interrupted_run_leaves_nothing(place, number):
 def test_what_a_killed_run_left_is_removed_by_a_later_one(place):
     place.postgres.query(
         "INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, token_expires_at,"
-        " max_expires_at, claimed_by) SELECT c, 'm', 'processing', 1, gen_random_uuid(), '\\x00', now() - age, now(), now(), 'a'"
-        " FROM (VALUES ('onceward-try.1', interval '2 hours'), ('onceward-trx', interval '2 hours')) v (c, age)")
+        " max_expires_at, claimed_by) SELECT c, id, 'processing', 1, gen_random_uuid(), '\\x00', now() - interval '2 hours', now(), now(), 'a'"
+        " FROM (VALUES ('onceward-try.1', 'onceward-try.1.1'), ('onceward-trx', 'onceward-try.1.2')) v (c, id)")
     place.run(f"http://127.0.0.1:{process.free_port()}/")
     assert place.postgres.query("DELETE FROM onceward.inbox WHERE consumer LIKE 'onceward-tr%' RETURNING consumer") == [("onceward-trx",)]
 

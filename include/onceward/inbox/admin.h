@@ -220,7 +220,7 @@ struct row_filter {
     const char *after_consumer, *after_id; /* starts after this key; empty: from the first row */
 };
 
-/* Walks the inbox in the order of consumer and id. each gets a row as a JSON object without its token, and returns 0
+/* Walks the inbox in the order of id and consumer. each gets a row as a JSON object without its token, and returns 0
  * to continue; any other value ends the walk and becomes its result. No transaction is open during the call. */
 int admin_rows_each(struct admin *a, const struct row_filter *filter,
                     int (*each)(void *ctx, const char *consumer, const char *message_id, const char *json),
