@@ -25,7 +25,7 @@ def files(numbered=True):
     names = sorted(glob.glob(os.path.join(SQL, "[0-9]*.sql"))) if numbered else []
     names += sorted(glob.glob(os.path.join(SQL, "functions", "*.sql")))
     names += [os.path.join(SQL, "roles_create.sql"), os.path.join(SQL, "roles_grant.sql")]
-    return [embed.planned(open(name, encoding="utf-8").read()) for name in names]
+    return [embed.expanded(open(name, encoding="utf-8").read(), [SQL]) for name in names]
 
 
 def load(postgres):
