@@ -1,16 +1,11 @@
 /* A queue's core whose servers are the test itself: the test takes one action at a time, and gives each answer. */
 #pragma once
 
-#include "cmocka_all.h"
+#include "bed.h"
+
 #include "core/life.h"
-#include "onceward/core/message.h"
-#include "onceward/core/queue.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { BED_TOLD_MAX = 64, BED_WINDOW_MS = 30000 };
+enum { BED_TOLD_MAX = 64 };
 
 struct bed_line {
     enum event event;
@@ -25,39 +20,11 @@ struct bed {
     struct database database;
     int64_t now;
     unsigned can;
-    uint64_t tag;
     int n_taken[ACTION_TELL + 1]; /* actions by kind */
     struct action last;
     struct bed_line told[BED_TOLD_MAX]; /* latest lines of the log */
     size_t n_told;
 };
-
-static inline struct queue_rules bed_rules(void)
-{
-    static const int permanent[] = {400, 410, 413, 415, 422};
-
-    return (struct queue_rules){.token_window_ms = BED_WINDOW_MS,
-                                .max_window_ms = 1200000,
-                                .commit_grace_ms = 1000,
-                                .max_hold_ms = 1500000,
-                                .pause_hold_ms = 30000,
-                                .concurrency = 16,
-                                .prefetch = 128,
-                                .max_parked = 1000,
-                                .max_bytes = 64 << 20,
-                                .max_message_bytes = 64 << 20,
-                                .max_attempts = 8,
-                                .backoff_ms = 1000,
-                                .max_backoff_ms = 300000,
-                                .permanent_status = permanent,
-                                .n_permanent_status = 5,
-                                .brake = 20,
-                                .revive = 3,
-                                .delivery_limit = LIMIT_UNKNOWN,
-                                .stuck_ms = 60000,
-                                .stuck_again_ms = 600000,
-                                .stats_interval_ms = 10000};
-}
 
 static inline void bed_note(struct bed *b, const struct note *n)
 {
@@ -149,28 +116,13 @@ static inline struct action *bed_does(struct bed *b, enum action_kind kind)
     return &b->last;
 }
 
-static inline void bed_application_is_up(struct bed *b)
-{
-    application_probe_sent(&b->application);
-    application_probed(&b->application, b->now, true, false, 1);
-}
-
 static inline struct bed *bed_new(const struct queue_rules *rules, enum queue_kind kind)
 {
-    const struct application_rules application = {.concurrency = rules->concurrency,
-                                                  .ready_interval_ms = 1000,
-                                                  .window_ms = rules->token_window_ms,
-                                                  .batch_messages = (size_t)rules->batch.max_messages,
-                                                  .batch_bytes = rules->batch.max_bytes};
     struct bed *b = calloc(1, sizeof(*b));
 
     b->now = 1000000;
     b->can = ~0u;
-    application_init(&b->application, &application, b->now);
-    bed_application_is_up(b);
-    database_init(&b->database, b->now);
-    database_linked(&b->database);
-    queue_init(&b->q, rules, &b->application, &b->database, 1, 42, b->now);
+    bed_start(&b->application, &b->database, &b->q, 1, rules, b->now);
     b->q.returns.configured = rules->delivery_limit;
     queue_channel_open(&b->q, b->now, 1, 4, 0, kind);
     bed_rest(b);
@@ -181,22 +133,8 @@ static inline struct bed *bed_new(const struct queue_rules *rules, enum queue_ki
 static inline void bed_end(struct bed *b)
 {
     queue_deinit(&b->q);
-    assert_int_equal(b->application.n_out, 0);
-    assert_int_equal(b->application.n_reserved, 0);
-    assert_int_equal(b->application.n_accepted, 0);
+    bed_is_empty(&b->application);
     free(b);
-}
-
-static inline struct arrival bed_arrival(struct bed *b, const char *id)
-{
-    return (struct arrival){.copy.tag.generation = b->q.generation,
-                            .copy.tag.number = ++b->tag,
-                            .copy.consumer = b->q.consumer.number,
-                            .message = message_new(),
-                            .copy.body_len = 10,
-                            .copy.n_bytes = 10,
-                            .id = slice_of(id),
-                            .no_id = DEAD_NONE};
 }
 
 static inline struct delivery *bed_newest(struct bed *b)
@@ -206,7 +144,7 @@ static inline struct delivery *bed_newest(struct bed *b)
 
 static inline struct delivery *bed_deliver(struct bed *b, const char *id)
 {
-    struct arrival a = bed_arrival(b, id);
+    struct arrival a = bed_arrival(&b->q, id);
 
     queue_delivered(&b->q, b->now, &a);
     return bed_newest(b);

@@ -1,13 +1,7 @@
 /* Requests with several messages in the core of a queue, in virtual time: how many requests a bad message costs, and
  * which messages are charged. */
-#include "cmocka_all.h"
+#include "bed.h"
 #include "onceward/base/buf.h"
-#include "onceward/core/message.h"
-#include "onceward/core/queue.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N = 100, MOST = 1600, UNANSWERED = -1, DIED = -2, SERVICE_MS = 20 };
 
@@ -246,8 +240,7 @@ static void run(struct world *w, int64_t until)
 
     while (w->now < until) {
         if (application_wants_probe(&w->application, w->now)) {
-            application_probe_sent(&w->application);
-            application_probed(&w->application, w->now, true, false, 1);
+            bed_application_is_up(&w->application, w->now);
         }
         answer_due(w);
         queue_time(&w->q, w->now);
@@ -280,15 +273,10 @@ static void run(struct world *w, int64_t until)
 static void deliver(struct world *w, int number, size_t body_len)
 {
     char id[16];
-    struct arrival a = {.copy.tag.generation = 1,
-                        .copy.tag.number = (uint64_t)number + 1,
-                        .copy.consumer = w->q.consumer.number,
-                        .message = message_new(),
-                        .copy.n_bytes = 10,
-                        .no_id = DEAD_NONE};
 
     snprintf(id, sizeof(id), "%d", number);
-    a.id = slice_of(id);
+    struct arrival a = bed_arrival(&w->q, id);
+
     a.message->redelivered = w->redelivered;
     a.message->body = body_len ? calloc(1, body_len) : NULL;
     a.message->body_len = a.copy.body_len = body_len;
@@ -301,45 +289,19 @@ static struct world *partition_of(struct world *first, int n, bool transaction,
                                   int (*status)(struct world *, const struct request *))
 {
     int n_slots = n > N ? n / N : 1;
-
     static const int permanent[] = {400, 422};
-    const struct queue_rules rules = {
-        .transaction = transaction,
-        .token_window_ms = 30000,
-        .max_window_ms = 1200000,
-        .commit_grace_ms = 1000,
-        .max_hold_ms = 1500000,
-        .pause_hold_ms = 30000,
-        .concurrency = n_slots,
-        .prefetch = 2 * N * n_slots,
-        .max_parked = 2 * MOST,
-        .max_bytes = 64 << 20,
-        .max_message_bytes = 64 << 20,
-        .max_attempts = 2,
-        .permanent_status = permanent,
-        .n_permanent_status = 2,
-        .backoff_ms = 1000,
-        .max_backoff_ms = 300000,
-        .brake = 20,
-        .revive = 3,
-        .delivery_limit = LIMIT_UNKNOWN,
-        .stuck_ms = 60000,
-        .stuck_again_ms = 600000,
-        .stats_interval_ms = 10000,
-        .batch = {.max_messages = N, .max_bytes = 1 << 20, .consumer = {"c", 1}, .queue = {"q", 1}}};
-    const struct application_rules application = {.concurrency = n_slots,
-                                                  .ready_interval_ms = 1000,
-                                                  .window_ms = 30000,
-                                                  .batch_messages = N,
-                                                  .batch_bytes = 1 << 20};
+    struct queue_rules rules = bed_batch_rules(N);
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1;
     w->status = status;
-    application_init(&w->application, &application, w->now);
-    database_init(&w->database, w->now);
-    database_linked(&w->database);
-    queue_init(&w->q, &rules, &w->application, &w->database, first ? 2 : 1, 42, w->now);
+    rules.transaction = transaction;
+    rules.concurrency = n_slots;
+    rules.prefetch = 2 * N * n_slots;
+    rules.max_parked = 2 * MOST;
+    rules.permanent_status = permanent;
+    rules.n_permanent_status = 2;
+    bed_start(&w->application, &w->database, &w->q, 1, &rules, w->now);
     if (first)
         queue_join_share(&w->q, &first->q);
     queue_channel_open(&w->q, w->now, 1, 3, 0, KIND_CLASSIC);
@@ -363,9 +325,7 @@ static struct world *world(bool transaction, int (*status)(struct world *, const
 static void end(struct world *w)
 {
     queue_deinit(&w->q);
-    assert_int_equal(w->application.n_out, 0);
-    assert_int_equal(w->application.n_reserved, 0);
-    assert_int_equal(w->application.n_accepted, 0);
+    bed_is_empty(&w->application);
     free(w);
 }
 

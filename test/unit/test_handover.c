@@ -1,12 +1,6 @@
 /* Which replica is active on an ordered queue: owners, taking over, yielding, leaving. */
-#include "cmocka_all.h"
+#include "bed.h"
 #include "onceward/core/handover.h"
-#include "onceward/core/message.h"
-#include "onceward/core/queue.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SELF = 1, OTHER = 2, LOWEST = 0, HIGHEST = 1 << 24, MEMBERS_MAX = 8, PARTITIONS_MAX = 64 };
 
@@ -140,38 +134,15 @@ static void run(struct world *w, int64_t for_ms)
 
 static struct world *world_of(int major)
 {
-    static const struct queue_rules rules = {.transaction = true,
-                                             .token_window_ms = 2000,
-                                             .max_window_ms = 2000,
-                                             .max_hold_ms = 600000,
-                                             .pause_hold_ms = 3000,
-                                             .concurrency = 4,
-                                             .prefetch = 4,
-                                             .max_parked = 5,
-                                             .max_bytes = 64 << 20,
-                                             .max_message_bytes = 1000,
-                                             .max_attempts = 8,
-                                             .backoff_ms = 1000,
-                                             .max_backoff_ms = 300000,
-                                             .brake = 20,
-                                             .ordered = true,
-                                             .delivery_limit = LIMIT_NONE,
-                                             .stuck_ms = 60000,
-                                             .stuck_again_ms = 600000,
-                                             .stats_interval_ms = 10000};
-    static const struct application_rules application = {
-        .concurrency = 4, .ready_interval_ms = 1000, .window_ms = 2000};
+    struct queue_rules rules = bed_short_rules(4);
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1000;
-    application_init(&w->application, &application, w->now);
-    application_probe_sent(&w->application);
-    application_probed(&w->application, w->now, true, false, 1);
-    database_init(&w->database, w->now);
-    database_linked(&w->database);
-    for (int i = 0; i < 2; i++)
-        queue_init(&w->q[i], &rules, &w->application, &w->database, (uint64_t)i + 1, 42, w->now);
-    queue_join_share(&w->q[1], &w->q[0]);
+    rules.ordered = true;
+    rules.delivery_limit = LIMIT_NONE;
+    rules.commit_grace_ms = 0;
+    rules.pause_hold_ms = 3000;
+    bed_start(&w->application, &w->database, w->q, 2, &rules, w->now);
     for (int i = 0; i < 2; i++) {
         handover_init(&w->q[i], SELF, (uint64_t)i);
         open_channel(w, &w->q[i], major);
@@ -196,17 +167,12 @@ static void end(struct world *w)
 static void deliver(struct world *w, int partition)
 {
     char id[24];
-    struct queue *q = &w->q[partition];
-    struct arrival a = {.copy.tag.generation = q->generation,
-                        .copy.tag.number = ++w->n_delivered,
-                        .copy.consumer = q->consumer.number,
-                        .message = message_new(),
-                        .copy.n_bytes = 100,
-                        .no_id = DEAD_NONE,
-                        .has_key = true};
 
-    snprintf(id, sizeof(id), "m%d", (int)w->n_delivered);
-    a.id = slice_of(id);
+    snprintf(id, sizeof(id), "m%d", (int)++w->n_delivered);
+    struct queue *q = &w->q[partition];
+    struct arrival a = bed_arrival(q, id);
+
+    a.has_key = true;
     queue_delivered(q, w->now, &a);
     run(w, 100);
 }

@@ -157,7 +157,7 @@ static void test_a_bug_after_the_loss_of_the_channel_ends_the_delivery(void **st
 
 static struct delivery *deliver_of_key(struct bed *b, const char *id)
 {
-    struct arrival a = bed_arrival(b, id);
+    struct arrival a = bed_arrival(&b->q, id);
 
     a.has_key = true;
     queue_delivered(&b->q, b->now, &a);

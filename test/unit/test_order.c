@@ -1,11 +1,5 @@
 /* Faults that an ordered queue detects: a key in two partitions, and another replica that receives messages, too. */
-#include "cmocka_all.h"
-#include "onceward/core/message.h"
-#include "onceward/core/queue.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "bed.h"
 
 enum { REPORT_MS = 5000, NO_KEY = 255 };
 
@@ -63,38 +57,13 @@ static void run(struct world *w, int64_t for_ms)
 
 static struct world *world(void)
 {
-    static const struct queue_rules rules = {.transaction = true,
-                                             .token_window_ms = 2000,
-                                             .max_window_ms = 2000,
-                                             .max_hold_ms = 600000,
-                                             .pause_hold_ms = 30000,
-                                             .concurrency = 4,
-                                             .prefetch = 256,
-                                             .max_parked = 257,
-                                             .max_bytes = 64 << 20,
-                                             .max_message_bytes = 1000,
-                                             .max_attempts = 8,
-                                             .backoff_ms = 1000,
-                                             .max_backoff_ms = 300000,
-                                             .brake = 20,
-                                             .ordered = true,
-                                             .delivery_limit = LIMIT_NONE,
-                                             .stuck_ms = 60000,
-                                             .stuck_again_ms = 600000,
-                                             .stats_interval_ms = 10000};
-    static const struct application_rules application = {
-        .concurrency = 4, .ready_interval_ms = 1000, .window_ms = 2000};
+    struct queue_rules rules = bed_short_rules(256);
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1000;
-    application_init(&w->application, &application, w->now);
-    application_probe_sent(&w->application);
-    application_probed(&w->application, w->now, true, false, 1);
-    database_init(&w->database, w->now);
-    database_linked(&w->database);
-    for (int i = 0; i < 2; i++)
-        queue_init(&w->q[i], &rules, &w->application, &w->database, (uint64_t)i + 1, 42, w->now);
-    queue_join_share(&w->q[1], &w->q[0]);
+    rules.ordered = true;
+    rules.delivery_limit = LIMIT_NONE;
+    bed_start(&w->application, &w->database, w->q, 2, &rules, w->now);
     for (int i = 0; i < 2; i++)
         queue_channel_open(&w->q[i], w->now, 1, 4, 0, KIND_QUORUM);
     run(w, 200);
@@ -113,19 +82,14 @@ static void deliver_body(struct world *w, int partition, uint8_t key, const char
                          uint8_t fingerprint)
 {
     struct queue *q = &w->q[partition];
-    struct arrival a = {.copy.tag.generation = q->generation,
-                        .copy.tag.number = ++w->n_delivered,
-                        .copy.consumer = q->consumer.number,
-                        .message = message_new(),
-                        .copy.delivery_count = count,
-                        .copy.n_bytes = 100,
-                        .no_id = DEAD_NONE,
-                        .has_key = key != NO_KEY,
-                        .key = {key},
-                        .fingerprint = {fingerprint},
-                        .id = slice_of(id)};
+    struct arrival a = bed_arrival(q, id);
 
-    a.message->redelivered = count > 0;
+    w->n_delivered++;
+    a.copy.delivery_count = count;
+    a.copy.n_bytes = 100;
+    a.has_key = key != NO_KEY;
+    a.key[0] = key;
+    a.fingerprint[0] = fingerprint;
     queue_delivered(q, w->now, &a);
     run(w, 100);
 }
@@ -551,17 +515,11 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
 
 static void deliver_marked(struct world *w, int priority, bool was_here)
 {
-    struct arrival a = {.copy.tag.generation = w->q[0].generation,
-                        .copy.tag.number = ++w->n_delivered,
-                        .copy.consumer = w->q[0].consumer.number,
-                        .message = message_new(),
-                        .copy.n_bytes = 100,
-                        .no_id = DEAD_NONE,
-                        .has_key = true,
-                        .key = {1},
-                        .was_here = was_here,
-                        .id = SLICE("marked")};
+    struct arrival a = bed_arrival(&w->q[0], "marked");
 
+    a.has_key = true;
+    a.key[0] = 1;
+    a.was_here = was_here;
     a.message->has_priority = priority >= 0;
     a.message->priority = (uint8_t)priority;
     queue_delivered(&w->q[0], w->now, &a);

@@ -1,13 +1,7 @@
 /* A queue's core in a small world: a broker that delivers, an inbox that is a table, an application that answers by a
  * rule. The simulator tests this at length; here are single cases for a reader. */
-#include "cmocka_all.h"
+#include "bed.h"
 #include "core/notes.h"
-#include "onceward/core/message.h"
-#include "onceward/core/queue.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { N_MESSAGES = 64, ALL = ~0u, UNANSWERED = -1, UNSENT = -2 };
 
@@ -219,38 +213,12 @@ static void pass(struct world *w, int64_t ms)
 
 static struct world *world(int (*status)(struct world *, int, int))
 {
-    static const int permanent[] = {400, 410, 413, 415, 422};
-    static const struct queue_rules rules = {.token_window_ms = 30000,
-                                             .max_window_ms = 1200000,
-                                             .commit_grace_ms = 1000,
-                                             .max_hold_ms = 1500000,
-                                             .pause_hold_ms = 30000,
-                                             .concurrency = 16,
-                                             .prefetch = 128,
-                                             .max_parked = 1000,
-                                             .max_bytes = 64 << 20,
-                                             .max_message_bytes = 64 << 20,
-                                             .max_attempts = 8,
-                                             .backoff_ms = 1000,
-                                             .max_backoff_ms = 300000,
-                                             .permanent_status = permanent,
-                                             .n_permanent_status = 5,
-                                             .brake = 20,
-                                             .revive = 3,
-                                             .delivery_limit = LIMIT_UNKNOWN,
-                                             .stuck_ms = 60000,
-                                             .stuck_again_ms = 600000,
-                                             .stats_interval_ms = 10000};
-    static const struct application_rules application = {
-        .concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000};
+    const struct queue_rules rules = bed_rules();
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1;
     w->status = status;
-    application_init(&w->application, &application, w->now);
-    database_init(&w->database, w->now);
-    database_linked(&w->database);
-    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    bed_start(&w->application, &w->database, &w->q, 1, &rules, w->now);
     queue_channel_open(&w->q, w->now, 1, 3, 0, KIND_CLASSIC);
     run(w, 50);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
@@ -261,9 +229,7 @@ static void end(struct world *w)
 {
     assert_false(w->acked_early);
     queue_deinit(&w->q);
-    assert_int_equal(w->application.n_out, 0);
-    assert_int_equal(w->application.n_reserved, 0);
-    assert_int_equal(w->application.n_accepted, 0);
+    bed_is_empty(&w->application);
     free(w);
 }
 

@@ -1,12 +1,6 @@
 /* Deliveries that a queue can neither finish nor return: near the delivery limit, too large, or at the end of a
  * drain. The broker accepts everything, and all rows of the database are locked. */
-#include "cmocka_all.h"
-#include "onceward/core/message.h"
-#include "onceward/core/queue.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "bed.h"
 
 enum { LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
 static const unsigned ALL = ~0u;
@@ -100,37 +94,16 @@ static void run(struct world *w, int64_t until)
 
 static struct world *world(enum queue_kind kind)
 {
-    static const struct queue_rules rules = {.transaction = true,
-                                             .token_window_ms = 2000,
-                                             .max_window_ms = 2000,
-                                             .commit_grace_ms = 1000,
-                                             .max_hold_ms = HOLD_MS,
-                                             .pause_hold_ms = 30000,
-                                             .concurrency = 4,
-                                             .prefetch = 16,
-                                             .max_parked = 100,
-                                             .max_bytes = 1 << 20,
-                                             .max_message_bytes = MAX_MESSAGE,
-                                             .max_attempts = 8,
-                                             .backoff_ms = 1000,
-                                             .max_backoff_ms = 300000,
-                                             .brake = 20,
-                                             .revive = 3,
-                                             .delivery_limit = LIMIT,
-                                             .stuck_ms = 60000,
-                                             .stuck_again_ms = 600000,
-                                             .stats_interval_ms = 10000};
-    static const struct application_rules application = {
-        .concurrency = 4, .ready_interval_ms = 1000, .window_ms = 2000};
+    struct queue_rules rules = bed_short_rules(16);
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1;
-    application_init(&w->application, &application, w->now);
-    application_probe_sent(&w->application);
-    application_probed(&w->application, w->now, true, false, 1);
-    database_init(&w->database, w->now);
-    database_linked(&w->database);
-    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    rules.max_hold_ms = HOLD_MS;
+    rules.max_parked = 100;
+    rules.max_bytes = 1 << 20;
+    rules.max_message_bytes = MAX_MESSAGE;
+    rules.delivery_limit = LIMIT;
+    bed_start(&w->application, &w->database, &w->q, 1, &rules, w->now);
     queue_channel_open(&w->q, w->now, 1, 3, 0, kind);
     run(w, 50);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
@@ -145,20 +118,16 @@ static void end(struct world *w)
 
 static void deliver_rejected(struct world *w, int64_t n_rejected, int64_t delivery_count, uint64_t body_len)
 {
-    static uint64_t tag;
-    struct arrival a = {.copy.tag.generation = w->q.generation,
-                        .copy.tag.number = ++tag,
-                        .copy.consumer = w->q.consumer.number,
-                        .copy.delivery_count = delivery_count,
-                        .copy.n_rejected = n_rejected,
-                        .message = body_len <= MAX_MESSAGE ? message_new() : NULL,
-                        .copy.body_len = body_len,
-                        .copy.n_bytes = 10,
-                        .id = slice_of(w->id ? w->id : "m1"),
-                        .no_id = DEAD_NONE};
+    struct arrival a = bed_arrival(&w->q, w->id ? w->id : "m1");
 
-    if (a.message)
-        a.message->redelivered = delivery_count > 0;
+    a.copy.delivery_count = delivery_count;
+    a.copy.n_rejected = n_rejected;
+    a.copy.body_len = body_len;
+    a.message->redelivered = delivery_count > 0;
+    if (body_len > MAX_MESSAGE) {
+        message_free(a.message);
+        a.message = NULL;
+    }
     queue_delivered(&w->q, w->now, &a);
 }
 
@@ -659,20 +628,13 @@ static void test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0(void *
 /* The publisher sets no ids. */
 static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
-    static uint64_t tag = 1000;
-
     for (; n > 0; n--) {
-        struct arrival a = {.copy.tag.generation = w->q.generation,
-                            .copy.tag.number = ++tag,
-                            .copy.consumer = w->q.consumer.number,
-                            .copy.delivery_count = delivery_count,
-                            .message = message_new(),
-                            .copy.body_len = body_len,
-                            .copy.n_bytes = 10,
-                            .id = SLICE(""),
-                            .no_id = DEAD_NO_MESSAGE_ID,
-                            .no_id_text = "no id"};
+        struct arrival a = bed_arrival(&w->q, "");
 
+        a.copy.delivery_count = delivery_count;
+        a.copy.body_len = body_len;
+        a.no_id = DEAD_NO_MESSAGE_ID;
+        a.no_id_text = "no id";
         a.message->redelivered = w->q.generation > 1;
         queue_delivered(&w->q, w->now, &a);
     }

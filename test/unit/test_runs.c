@@ -1,13 +1,7 @@
 /* Runs of one key in requests with several messages, in virtual time: which messages share a request, with which
  * tokens, and what happens to those behind a failed one. */
-#include "cmocka_all.h"
+#include "bed.h"
 #include "onceward/base/buf.h"
-#include "onceward/core/message.h"
-#include "onceward/core/queue.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST = 64, BATCH = 10 };
 
@@ -16,7 +10,6 @@ struct world {
     struct application application;
     struct database database;
     int64_t now;
-    uint64_t n_delivered;
     bool completed[MOST], dead[MOST], held[MOST]; /* held: by another owner */
     bool locked[MOST];                            /* by an open transaction */
     int n_claims;
@@ -162,48 +155,23 @@ static void run(struct world *w, int64_t for_ms)
 
 static struct world *world(bool transaction)
 {
-    static const int permanent[] = {422};
-    const struct queue_rules rules = {
-        .transaction = transaction,
-        .token_window_ms = 30000,
-        .max_window_ms = 30000,
-        .commit_grace_ms = 100,
-        .max_hold_ms = 600000,
-        .pause_hold_ms = 30000,
-        .concurrency = 1,
-        .prefetch = 256,
-        .max_parked = 257,
-        .max_bytes = 64 << 20,
-        .max_message_bytes = 1000,
-        .max_attempts = 2,
-        .permanent_status = permanent,
-        .n_permanent_status = 1,
-        .backoff_ms = 1000,
-        .max_backoff_ms = 300000,
-        .brake = 20,
-        .ordered = true,
-        .delivery_limit = LIMIT_NONE,
-        .stuck_ms = 60000,
-        .stuck_again_ms = 600000,
-        .stats_interval_ms = 10000,
-        .batch = {.max_messages = BATCH, .max_bytes = 1 << 20, .consumer = {"c", 1}, .queue = {"q", 1}}};
-    static const struct application_rules application = {.concurrency = 1,
-                                                         .ready_interval_ms = 1000,
-                                                         .window_ms = 30000,
-                                                         .batch_messages = BATCH,
-                                                         .batch_bytes = 1 << 20};
+    struct queue_rules rules = bed_batch_rules(BATCH);
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1000;
     w->status = 200;
     w->says = "";
     w->fails = -1;
-    application_init(&w->application, &application, w->now);
-    application_probe_sent(&w->application);
-    application_probed(&w->application, w->now, true, false, 1);
-    database_init(&w->database, w->now);
-    database_linked(&w->database);
-    queue_init(&w->q, &rules, &w->application, &w->database, 1, 42, w->now);
+    rules.transaction = transaction;
+    rules.ordered = true;
+    rules.max_window_ms = 30000;
+    rules.commit_grace_ms = 100;
+    rules.max_hold_ms = 600000;
+    rules.concurrency = 1;
+    rules.prefetch = 256;
+    rules.max_parked = 257;
+    rules.delivery_limit = LIMIT_NONE;
+    bed_start(&w->application, &w->database, &w->q, 1, &rules, w->now);
     queue_channel_open(&w->q, w->now, 1, 4, 0, KIND_QUORUM);
     run(w, 200);
     assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
@@ -219,17 +187,12 @@ static void end(struct world *w)
 static void deliver(struct world *w, int number, uint8_t key)
 {
     char id[16];
-    struct arrival a = {.copy.tag.generation = w->q.generation,
-                        .copy.tag.number = ++w->n_delivered,
-                        .copy.consumer = w->q.consumer.number,
-                        .message = message_new(),
-                        .copy.n_bytes = 100,
-                        .no_id = DEAD_NONE,
-                        .has_key = true,
-                        .key = {key}};
 
     snprintf(id, sizeof(id), "%d", number);
-    a.id = slice_of(id);
+    struct arrival a = bed_arrival(&w->q, id);
+
+    a.has_key = true;
+    a.key[0] = key;
     queue_delivered(&w->q, w->now, &a);
 }
 

@@ -820,7 +820,7 @@ static void test_a_refused_item_is_tried_ever_more_rarely(void **state)
 
 static struct delivery *deliver_circling(struct bed *b, const char *id, int64_t n_rejected)
 {
-    struct arrival a = bed_arrival(b, id);
+    struct arrival a = bed_arrival(&b->q, id);
 
     a.copy.n_rejected = n_rejected;
     queue_delivered(&b->q, b->now, &a);
@@ -888,7 +888,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
 
     r.brake = 5;
     struct bed *b = bed_new(&r, KIND_QUORUM);
-    struct arrival a = bed_arrival(b, "");
+    struct arrival a = bed_arrival(&b->q, "");
 
     a.no_id = DEAD_NO_MESSAGE_ID;
     a.copy.n_rejected = 1;
@@ -940,7 +940,7 @@ static void test_a_message_without_attempts_waits_for_the_breaker(void **state)
 
 static struct delivery *deliver_keyed(struct bed *b, const char *id, uint8_t key)
 {
-    struct arrival a = bed_arrival(b, id);
+    struct arrival a = bed_arrival(&b->q, id);
 
     a.has_key = true;
     a.key[0] = key;
