@@ -106,7 +106,7 @@ enum broker_reason {
 struct broker_event {
     enum broker_event_kind kind;
     uint32_t queue; /* number of the queue */
-    /* Of a delivery or a skipped one. The consumer is the number given to broker_consume. The meaning of
+    /* For DELIVERY and SKIPPED; consumer is the number given to broker_consume. The meaning of
      * delivery_count depends on the queue's kind: a message that carries it is returned once the kind is known, or
      * is known to be unavailable. */
     struct delivery_copy copy;

@@ -72,7 +72,7 @@ enum renewal {
     RENEWAL_REFUSED,     /* no */
 };
 
-/* Columns of the row that change with the end of an attempt, beside its claim.next_cap; -1: unchanged. */
+/* Columns of the row that change with the end of an attempt, in addition to claim.next_cap; -1: unchanged. */
 struct row_changes {
     int crashes, unproven_step;
 };
@@ -209,7 +209,7 @@ static inline struct slice delivery_slice(const struct delivery *d)
     return (struct slice){d->id, d->id_len};
 }
 
-/* Has the broker delivered its message before? false: no, or its body was skipped. */
+/* Has the broker delivered the message before? false: no, or its body was skipped. */
 static inline bool delivery_is_redelivered(const struct delivery *d)
 {
     return d->message && d->message->redelivered;
