@@ -121,7 +121,7 @@ static amqp_rpc_reply_t declare(amqp_connection_state_t c, const char *queue, co
 }
 
 /* Opens the channel again, which a refusal closes. */
-static int channel_again(amqp_connection_state_t c, struct fault *f)
+static int reopen_channel(amqp_connection_state_t c, struct fault *f)
 {
     if (amqp_send_method(c, CHANNEL, AMQP_CHANNEL_CLOSE_OK_METHOD, &(amqp_channel_close_ok_t){0}) < 0 ||
         !amqp_channel_open(c, CHANNEL))
@@ -180,7 +180,7 @@ static int refused(amqp_connection_state_t c, struct asked *a, const amqp_channe
     snprintf(text, sizeof(text), "%.*s", (int)m->reply_text.len, (const char *)m->reply_text.bytes);
     snprintf(ret->why, sizeof(ret->why), "%s", text);
     int code = m->reply_code;
-    if (channel_again(c, f))
+    if (reopen_channel(c, f))
         return -1;
     if (code == AMQP_RESOURCE_LOCKED) {
         ret->answer = ARGUMENTS_READ;

@@ -42,7 +42,7 @@ static struct asked asked_first(struct broker *b)
 }
 
 /* Puts back the questions that ended with their channel. */
-static void asked_again(struct broker *b)
+static void put_questions_back(struct broker *b)
 {
     for (size_t i = 0; i < b->n_asked; i++) {
         struct channel *c = b->asked[i].about;
@@ -176,7 +176,7 @@ void questions_refused(struct broker *b, const amqp_channel_close_t *m)
         return;
     struct asked first = asked_first(b);
     struct channel *c = first.about;
-    asked_again(b);
+    put_questions_back(b);
     fault_set_close(&why, CLOSED_CHANNEL, m->reply_code, m->reply_text);
     if (first.is_kind && c->kind_asked == QUESTION_ASKED) {
         enum broker_kind kind = kind_of_refusal(m);
@@ -237,7 +237,7 @@ static void on_consume_ok(struct broker *b)
     if (b->n_asked == 0 || !b->asked[0].is_kind)
         return;
     struct channel *c = asked_first(b).about;
-    asked_again(b);
+    put_questions_back(b);
     channel_renew(b, &b->ask);
     if (c->kind_asked == QUESTION_ASKED)
         kind_learnt(b, c, BROKER_KIND_STREAM, BROKER_REASON_NONE, NULL);
@@ -277,7 +277,7 @@ int questions_tick(struct broker *b, struct fault *f)
         return 0;
     struct asked first = asked_first(b);
     struct channel *c = first.about;
-    asked_again(b);
+    put_questions_back(b);
     fault_set_silent(&why, c);
     if (!first.is_kind)
         depth_unknown(b, c, BROKER_REASON_SILENT, &why);

@@ -100,7 +100,7 @@ static int several_run(struct try_run *t, struct several *b)
 }
 
 /* Sends the same tokens again, as the sidecar may: a failed request leaves them valid. */
-static int several_again(struct try_run *t, const struct several *b, unsigned without, struct several *ret)
+static int several_resend(struct try_run *t, const struct several *b, unsigned without, struct several *ret)
 {
     ret->n = 0;
     for (int i = 0; i < b->n; i++) {
@@ -266,7 +266,7 @@ int try_partial(struct try_run *t)
         if (lacks_effect(t, &b, i) || (is_in(mask, i) && b.completed[i] && b.effects[i] < 0))
             try_found(t, TRY_FOUND_PARTIAL_LOST, "Message %d of %d, which was %s: it %s.", i + 1, b.n,
                       is_in(mask, i) ? "wrong" : "good", shot_words(b.shots[i], words, sizeof words));
-    if (several_again(t, &b, mask, &again))
+    if (several_resend(t, &b, mask, &again))
         return -1;
     n = count_undone(&again, 0, words, sizeof words);
     if (n)

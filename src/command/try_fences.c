@@ -91,7 +91,8 @@ enum met {
 
 /* Sends s while its row is locked, and waits until complete() is called. If that does not happen, unlocks the row and
  * records the reason for the case. */
-static int meet_one(struct try_run *t, struct shot *s, enum try_case which, int64_t timeout_ms, enum met *ret)
+static int send_while_locked(struct try_run *t, struct shot *s, enum try_case which, int64_t timeout_ms,
+                             enum met *ret)
 {
     const struct trial_claim *const claims[] = {&s->claim};
     int waiting;
@@ -134,7 +135,7 @@ static int end_under_hands(struct try_run *t, bool *ret_again)
     enum met met;
 
     *ret_again = false;
-    if (shot_new(t, &ordinary, &s) || meet_one(t, s, TRY_TAKEN, REQUEST_MS, &met))
+    if (shot_new(t, &ordinary, &s) || send_while_locked(t, s, TRY_TAKEN, REQUEST_MS, &met))
         return -1;
     if (met != MET_AT_COMPLETE)
         return 0;
@@ -154,7 +155,7 @@ static int take_under_hands(struct try_run *t)
     int64_t effect;
     enum met met;
 
-    if (shot_new(t, &expiring, &s) || meet_one(t, s, TRY_TAKEN, REQUEST_MS, &met))
+    if (shot_new(t, &expiring, &s) || send_while_locked(t, s, TRY_TAKEN, REQUEST_MS, &met))
         return -1;
     if (met != MET_AT_COMPLETE)
         return 0;
@@ -281,7 +282,7 @@ static int watch_held(struct try_run *t)
     enum met met;
     int64_t effect;
 
-    if (shot_new(t, &ordinary, &s) || meet_one(t, s, TRY_EARLY, REQUEST_MS, &met))
+    if (shot_new(t, &ordinary, &s) || send_while_locked(t, s, TRY_EARLY, REQUEST_MS, &met))
         return -1;
     t->verdicts[TRY_EARLY].skipped[0] = '\0';
     if (shot_effect(t, s, &effect))
@@ -357,7 +358,7 @@ int try_window(struct try_run *t)
 
     if (!has_token(t, TRY_WINDOW))
         return 0;
-    if (shot_new(t, &ordinary, &s) || meet_one(t, s, TRY_WINDOW, window_ms, &met))
+    if (shot_new(t, &ordinary, &s) || send_while_locked(t, s, TRY_WINDOW, window_ms, &met))
         return -1;
     if (met != MET_AT_COMPLETE)
         return 0;

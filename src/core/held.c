@@ -279,7 +279,7 @@ static void lead_id(struct queue *q, struct delivery *d)
 }
 
 /* Does the leader's body match the row? Only a claim shows that; a released or failed message keeps its row. */
-static bool knows_its_row(const struct delivery *leader)
+static bool has_known_row(const struct delivery *leader)
 {
     if (!delivery_owns_row(leader) || delivery_is_rowless(leader) || leader->op == OP_LOOK)
         return false;
@@ -299,7 +299,7 @@ static bool has_earlier_surplus(const struct queue *q, const struct delivery *d)
     return false;
 }
 
-static bool comes_after_all(const struct delivery *leader, const struct delivery *d)
+static bool is_last_of_id(const struct delivery *leader, const struct delivery *d)
 {
     const struct link *last = leader->followers.head.prev;
 
@@ -322,11 +322,11 @@ enum join held_join(struct queue *q, struct delivery *d, const struct delivery *
     }
     bool same = q->rules.mismatch_is_duplicate ||
                 !memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint));
-    if (!same && knows_its_row(leader))
+    if (!same && has_known_row(leader))
         return JOIN_MISMATCH;
     if (!same || (q->rules.ordered ? has_earlier_surplus(q, d) : leader->followers.len >= N_FOLLOWERS_MAX))
         return JOIN_SURPLUS;
-    assert(!q->rules.ordered || comes_after_all(leader, d));
+    assert(!q->rules.ordered || is_last_of_id(leader, d));
     d->leader = leader;
     list_push(&leader->followers, &d->in_leader);
     return JOIN_FOLLOWS;

@@ -266,8 +266,8 @@ static void life_follows(struct queue *q, struct delivery *d, enum operation op)
 /* Is a dead letter left to the redelivered copy when the channel is gone? Yes while it waits for the circuit
  * breaker, or without a row, since the copy would get a second one. Not near the delivery limit, where this
  * may be the last copy, nor with a row, which keeps the letter single. */
-static bool waits_to_die(const struct queue *q, const struct delivery *d, enum operation op,
-                         enum wait_reason wait)
+static bool letter_is_left_to_copy(const struct queue *q, const struct delivery *d, enum operation op,
+                                   enum wait_reason wait)
 {
     if (wait == WAIT_BRAKE)
         return true;
@@ -289,7 +289,8 @@ static struct step life_without_channel(const struct queue *q, struct delivery *
         return s;
     bool idle = operation_info(s.op)->idle;
     if (operation_info(s.op)->link == LINK_BROKER ||
-        ((idle || waits_to_die(q, d, s.op, s.kind == STEP_WAIT ? s.wait : WAIT_NONE)) && !has_token))
+        ((idle || letter_is_left_to_copy(q, d, s.op, s.kind == STEP_WAIT ? s.wait : WAIT_NONE)) &&
+         !has_token))
         return step_with(step_end(), s.effects);
     if (!idle)
         return s;
@@ -460,7 +461,7 @@ static uint64_t brake_id(const struct queue *q, const struct delivery *d)
     return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : delivery_hash(q, d);
 }
 
-static void brake_says(struct queue *q, int64_t now_ms)
+static void pause_for_brake(struct queue *q, int64_t now_ms)
 {
     enum pause_reason why = q->share->brake.no_ids ? PAUSE_NO_MESSAGE_IDS : PAUSE_EVERYTHING_FAILS;
     char text[sizeof(q->pauses[why].text)];
@@ -476,7 +477,7 @@ static bool count_failure(struct queue *q, int64_t now_ms, const struct brake_fa
     bool set = brake_failed(&q->share->brake, now_ms, f);
 
     if (q->share->brake.on)
-        brake_says(q, now_ms);
+        pause_for_brake(q, now_ms);
     q->consequences.breaker_set |= set;
     return q->share->brake.on;
 }
@@ -1594,7 +1595,7 @@ void life_follow_breaker(struct queue *q, int64_t now_ms)
     if (follows == q->share->brake.on)
         return;
     if (q->share->brake.on) {
-        brake_says(q, now_ms);
+        pause_for_brake(q, now_ms);
         q->consequences.breaker_set = true;
     } else {
         q->consequences.breaker_reset = true;

@@ -140,7 +140,7 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
 
 /* Would the broker redeliver a returned message to this consumer at once? A consumer that must stay has one delivery
  * at most, which stays. */
-static bool comes_back(const struct queue *q)
+static bool is_redelivered_at_once(const struct queue *q)
 {
     const struct consumer *c = &q->consumer;
 
@@ -169,7 +169,7 @@ static void leave_to_others(struct queue *q, int64_t now_ms)
                         database_is_up(q->database) && !q->commands.paused && !q->drain;
     if (q->left_to_others && q->rules.ordered && q->held.unacked.len)
         order_stop(q, now_ms, why);
-    if (!q->left_to_others || q->rules.ordered || comes_back(q))
+    if (!q->left_to_others || q->rules.ordered || is_redelivered_at_once(q))
         return;
     stays = stays_to_try(q, now_ms);
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {

@@ -147,7 +147,7 @@ static bool is_active(const struct sidecar_queue *sq)
 }
 
 /* Partition whose state stands for all: one that stands still, else one that consumes. */
-static const struct sidecar_queue *queue_that_tells(const struct sidecar_queue *first)
+static const struct sidecar_queue *representative(const struct sidecar_queue *first)
 {
     const struct sidecar_queue *best = first;
 
@@ -209,7 +209,7 @@ static void sums_read(const struct sidecar_queue *first, struct sums *ret)
 void figures_read(const struct sidecar_queue *sq, struct figures *ret)
 {
     const struct sidecar *s = sq->sidecar;
-    const struct sidecar_queue *telling = queue_that_tells(sq);
+    const struct sidecar_queue *telling = representative(sq);
     struct sums sums;
     const struct queue_counts *counts = &sums.counts;
 
@@ -317,7 +317,7 @@ enum { IDLE_INTERVALS = 6, IDLE_MS = 60000 };
 static struct figures_told told_now(const struct sidecar_queue *sq)
 {
     struct figures_told told = {.n_dead_letters = sq->n_dead_letters,
-                                .state = (int)queue_state(&queue_that_tells(sq)->core)};
+                                .state = (int)queue_state(&representative(sq)->core)};
 
     told.sum = log_dropped() + (uint64_t)sq->link->dial.n_reconnects +
                (uint64_t)sq->sidecar->database.dial.n_reconnects;

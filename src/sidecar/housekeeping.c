@@ -220,7 +220,7 @@ static void expiry_took_place(struct sidecar_queue *sq, const struct inbox_histo
     pause(sq->sidecar, got->took_us, behind);
 }
 
-static void somebody_else_does(struct sidecar_queue *sq, const struct inbox_housekept *kept)
+static void wait_for_other(struct sidecar_queue *sq, const struct inbox_housekept *kept)
 {
     struct housekeeping *h = &sq->house;
     int64_t wait = kept->away_ms;
@@ -289,7 +289,7 @@ static void answered(struct sidecar *s)
     if (kept.ahead_ms)
         clocks_differ(sq, kept.ahead_ms);
     else if (kept.away_ms)
-        somebody_else_does(sq, &kept);
+        wait_for_other(sq, &kept);
     else
         took_place(sq, &kept);
 }
@@ -316,7 +316,7 @@ static bool is_put_off(struct sidecar *s, struct housekeeping *h, int64_t *at_ms
     return true;
 }
 
-static void begin_anew(struct sidecar *s, struct housekeeping *h)
+static void restart_walk(struct sidecar *s, struct housekeeping *h)
 {
     if (h->epoch == s->database.core.epoch)
         return;
@@ -443,7 +443,7 @@ void housekeeping_step(struct sidecar *s)
         say(sq, EVENT_ORPHANS, &sq->house.orphans);
         say(sq, EVENT_COMPACTED, &sq->house.compacted);
         say(sq, EVENT_HISTORY_EXPIRED, &sq->house.expired);
-        begin_anew(s, &sq->house);
+        restart_walk(s, &sq->house);
     }
     if (!s->database.inbox)
         return;

@@ -10,7 +10,7 @@
 enum { HEADERS_TOLD = 6 };
 
 /* Lists the properties and headers that could serve as id or key, for a message without one. */
-static void say_what_it_has(const struct message *m, struct fault *f)
+static void list_names(const struct message *m, struct fault *f)
 {
     struct buf names = {0};
 
@@ -30,7 +30,7 @@ enum dead_reason identify_message(const struct sidecar_queue *sq, const struct m
         return DEAD_NONE;
     case IDENTITY_MISSING:
     case IDENTITY_EMPTY:
-        say_what_it_has(m, f);
+        list_names(m, f);
         return DEAD_NO_MESSAGE_ID;
     default:
         return DEAD_INVALID_MESSAGE_ID;
@@ -40,5 +40,5 @@ enum dead_reason identify_message(const struct sidecar_queue *sq, const struct m
 void identify_no_key(const struct sidecar_queue *sq, const struct message *m, struct fault *f)
 {
     key_missing(sq->config->order.key.items, sq->config->order.key.n, f);
-    say_what_it_has(m, f);
+    list_names(m, f);
 }

@@ -426,7 +426,7 @@ static void sidecar_free(struct sidecar *s)
 }
 
 /* Replaces a drained sidecar by a new one with the same configuration and lock. */
-static struct sidecar *sidecar_again(struct sidecar *s)
+static struct sidecar *sidecar_replace(struct sidecar *s)
 {
     struct sidecar *again = sidecar_new(s->config, s->load, s->path);
 
@@ -476,7 +476,7 @@ int sidecar_run(struct config *c, sidecar_load *load, const char *path, char **a
         if (s->ending == ENDING_RELOAD)
             reload_carry_out(s, argv);
         partitions_widen(s);
-        s = sidecar_again(s);
+        s = sidecar_replace(s);
     }
     if (s->file.is_locked || !status)
         state_end(s, status);

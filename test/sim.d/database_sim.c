@@ -291,7 +291,7 @@ void database_ask_try(struct world *w, struct base_link *l)
 
 /* --- faults --- */
 
-static void comes_back(struct world *w, void *object, uint64_t a, uint64_t b)
+static void database_returns(struct world *w, void *object, uint64_t a, uint64_t b)
 {
     (void)object;
     (void)a;
@@ -317,5 +317,5 @@ void database_crashes(struct world *w, int64_t for_us)
     b->n_unflushed = 0;
     for (size_t i = 0; i < w->n_truths; i++)
         w->truths[i].row.locked_by = 0;
-    world_at(w, w->now_us + for_us, comes_back, NULL, 0, 0);
+    world_at(w, w->now_us + for_us, database_returns, NULL, 0, 0);
 }
