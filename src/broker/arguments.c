@@ -29,7 +29,8 @@ struct asked {
 /* --- refusals --- */
 
 /* Parses "… inequivalent arg 'x-expires' for queue 'q' in vhost '/': received none but current is the value
- * '5' of type 'long'", or "… but current is none", or "… but current is 'true'" for the queue's own flags.
+ * '5' of type 'long'", or "… but current is none", or "… but current is 'true'" for the queue's own flags and,
+ * from RabbitMQ 4.0 on, for its type.
  * False: cut off. */
 static bool refusal_read(char *text, struct known *ret, bool *ret_absent)
 {
@@ -54,8 +55,10 @@ static bool refusal_read(char *text, struct known *ret, bool *ret_absent)
     if (!end || (size_t)(end - is) >= sizeof(ret->value))
         return false;
     snprintf(ret->value, sizeof(ret->value), "%.*s", (int)(end - is), is);
-    if (!typed)
+    if (!typed) {
+        snprintf(ret->type, sizeof(ret->type), "longstr");
         return true;
+    }
     is = of + sizeof(type) - 1;
     end = strchr(is, '\'');
     if (!end || (size_t)(end - is) >= sizeof(ret->type))
