@@ -456,15 +456,17 @@ int shot_run(struct try_run *t, struct shot *s, const struct shot_kind *kind, bo
 /* Removes the tags of an error page, and repeated blanks. */
 static void tags_strip(char *text)
 {
-    char *to = text, *end;
+    char *to = text;
 
     for (const char *at = text; *at; at++) {
         bool is_tag = *at == '<' && (at[1] == '/' || at[1] == '!' || isalpha((unsigned char)at[1]));
         bool is_blank = is_tag || isspace((unsigned char)*at) || (at[0] == '\\' && at[1] == 'n');
 
-        if (is_tag)
-            at = (end = strchr(at, '>')) ? end : at + strlen(at) - 1;
-        else if (is_blank && *at == '\\')
+        if (is_tag) {
+            const char *end = strchr(at, '>');
+
+            at = end ? end : at + strlen(at) - 1;
+        } else if (is_blank && *at == '\\')
             at++;
         if (!is_blank)
             *to++ = *at;
