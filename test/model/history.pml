@@ -7,12 +7,13 @@
  *
  * inbox.pml treats a claim as one step. Here each part of it is a step, since the question is what happens between them:
  *
- *                  the clock   snapshot   probe of    probe of      INSERT …      the clock   commit
- *                  is read     is taken   the row     the history   ON CONFLICT   again
+ *                  the clock   snapshot   probe of    probe of      INSERT        the clock   commit
+ *                  is read     is taken   the row     the history                 again
  *   claim.at    idle ──▶ CLOCKED ──▶ SNAPPED ──▶ PROBED ──▶ LOOKED ──▶ INSERTED ──▶ CHECKED ──▶ idle
- *                                       └───────────┴──────────┴─▶ ASKING (the last statement, in a snapshot of its own) ──▶ idle
+ *                                       │           │          └─▶ CLOCKED (another claim has inserted the id)
+ *                                       └───────────┴─▶ ASKING (the last statement, in a snapshot of its own) ──▶ idle
  *
- * Both probes see the snapshot. ON CONFLICT sees the newest committed rows, and waits behind an uncommitted insert. A claim may be
+ * Both probes see the snapshot. The INSERT sees the newest committed rows, and waits behind an uncommitted insert. A claim may be
  * frozen between any two steps for any time.
  *
  * Time: `an hour passes` is one step. It makes a completed row old enough to be moved (its completion is dated when complete() is
@@ -102,7 +103,7 @@ end:
         slow[_pid] = false;
 #endif
         if
-        :: db.status != none -> at[_pid] = asking
+        :: db.status != none -> at[_pid] = clocked /* a conflict: again, in a new snapshot */
         :: else -> inserting = _pid + 1; at[_pid] = inserted
         fi }
     :: atomic { at[_pid] == looked && inserting != 0 -> at[_pid] = idle } /* lock_timeout */
