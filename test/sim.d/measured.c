@@ -547,6 +547,8 @@ static const struct {
                  {"late-completion", late_completion},
                  {"resets", resets},
                  {"in-vain", in_vain},
+                 {"brake-of-1", brake_of_1},
+                 {"brake-without-room", brake_without_room},
                  {"found", found}};
 
 int measured_run(const char *name)

@@ -327,3 +327,65 @@ void in_vain(struct report *r)
     verdict(r, &f, f.out.counts.n_posts <= 660 && !f.n_charged, "nothing can be sent, and connects succeed",
             text);
 }
+
+/* A circuit breaker of 1 is set by one bad message. The good ones beside it are sent nevertheless. */
+void brake_of_1(struct report *r)
+{
+    static const enum character bad[] = {CHARACTER_400, CHARACTER_500, CHARACTER_KILLER, CHARACTER_HANG,
+                                         CHARACTER_NO_ID};
+    enum { N_FIRST = 30, N_LATER = 5, LATER_S = 100, GAP_S = 10, MOST_S = LATER_S + N_LATER * GAP_S };
+    char name[80], text[160];
+    struct plan p;
+
+    for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
+        struct figures f = {0};
+
+        plan_plain(&p, 34);
+        p.queues[0].rules.brake = 1;
+        plan_add(&p, 0, bad[i], 1, 0, 0);
+        plan_add(&p, 0, CHARACTER_GOOD, N_FIRST, 1000, 0);
+        plan_add(&p, 0, CHARACTER_GOOD, N_LATER, LATER_S * (int64_t)SECOND, GAP_S * (int64_t)SECOND);
+        p.stop_us = HOUR_S * (int64_t)SECOND;
+        measure(&p, &f);
+        snprintf(name, sizeof(name), "a circuit breaker of 1, and a bad message (%s)",
+                 character_name(bad[i]));
+        snprintf(text, sizeof(text), "%zu of %d good ones done, the last after %.1f s, at most %d s",
+                 f.n_done[CHARACTER_GOOD], N_FIRST + N_LATER, (double)f.last_good_us / SECOND, MOST_S);
+        verdict(r, &f,
+                f.n_done[CHARACTER_GOOD] == N_FIRST + N_LATER && f.last_good_us <= MOST_S * (int64_t)SECOND,
+                name, text);
+    }
+}
+
+/* A bad message takes the room that a good one needs. With a circuit breaker of 1 only the bad one can be tried, and it
+ * is never charged: an operator must give it up. With one of 2 it dies, and the good one follows. */
+void brake_without_room(struct report *r)
+{
+    char name[80], text[160];
+    struct plan p;
+
+    for (int brake = 1; brake <= 2; brake++) {
+        struct figures f = {0};
+        int64_t given_up_us = HOUR_S * (int64_t)SECOND;
+
+        plan_plain(&p, 35);
+        p.queues[0].rules.brake = brake;
+        p.queues[0].rules.max_attempts = 3;
+        p.queues[0].rules.max_bytes = p.queues[0].rules.max_message_bytes = 256 << 10;
+        p.given_up_us = given_up_us;
+        plan_add(&p, 0, CHARACTER_500, 1, 0, 0);
+        plan_add(&p, 0, CHARACTER_GOOD, 1, 1000, 0);
+        p.messages[0].bytes = p.messages[1].bytes = 250000;
+        p.stop_us = 2 * given_up_us;
+        measure(&p, &f);
+        snprintf(name, sizeof(name), "no room beside a bad message, a circuit breaker of %d", brake);
+        snprintf(text, sizeof(text), "%zu good one done, after %.0f s; given up after %d s",
+                 f.n_done[CHARACTER_GOOD], (double)f.last_good_us / SECOND, HOUR_S);
+        verdict(r, &f,
+                f.n_done[CHARACTER_GOOD] == 1 && f.n_dead[CHARACTER_500] == 1 &&
+                    (brake == 1 ? f.last_good_us >= given_up_us &&
+                                      f.last_good_us <= given_up_us + 60 * (int64_t)SECOND
+                                : f.last_good_us <= 60 * (int64_t)SECOND),
+                name, text);
+    }
+}

@@ -51,4 +51,5 @@ scenario_fn batches;
 scenario_fn long_jobs;
 /* measured_corners.c */
 scenario_fn no_ids, left_to_others, drain_locked, long_pause, drain_refused, held_at_the_limit, limit_of_0,
-    renewal_loop, given_up_near_the_limit, other_body, late_completion, resets, in_vain;
+    renewal_loop, given_up_near_the_limit, other_body, late_completion, resets, in_vain, brake_of_1,
+    brake_without_room;

@@ -40,8 +40,9 @@ static void give_up_unfinished(struct world *w)
         struct truth *t = &w->truths[i];
         bool is_over = t->row.status == INBOX_DEAD || t->row.status == INBOX_COMPLETED;
 
-        if (is_over || t->given_up || !t->n_open_copies || w->plan->queues[t->queue].rules.ordered ||
-            t->character == CHARACTER_NO_ID || !(all || random_chance(&own, UNFINISHED_IN_A_SECOND)))
+        if (is_over || t->given_up || !t->n_open_copies || (all && t->character == CHARACTER_GOOD) ||
+            w->plan->queues[t->queue].rules.ordered || t->character == CHARACTER_NO_ID ||
+            !(all || random_chance(&own, UNFINISHED_IN_A_SECOND)))
             continue;
         TRACE(w, "the operator gives %s up, unfinished", t->id);
         t->given_up = true;

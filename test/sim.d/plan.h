@@ -157,7 +157,7 @@ struct plan {
     bool no_checks_of_progress; /* a measured scenario has its own checks */
     bool nobody_waits;          /* no message is left to an operator, not even in a run of many bad ones */
     bool nacks_copies;          /* the broker refuses the copies of renewals */
-    int64_t given_up_us;        /* not 0: then an operator gives up every unfinished message */
+    int64_t given_up_us; /* not 0: then an operator gives up every unfinished message that is not good */
 };
 
 /* Makes a different plan for each seed. */
