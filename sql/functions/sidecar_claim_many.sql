@@ -67,6 +67,7 @@ SET enable_tidscan = on
 AS $$
 DECLARE
     c_most       constant interval := interval '168 hours'; -- the longest max_window
+    c_most_counted constant integer := 1000000000; -- a row that was edited by hand may have more
     v_received   timestamptz; -- for new rows
     v_now        timestamptz;
     v_stale      timestamptz; -- tokens that expired before this may be taken over
@@ -182,7 +183,7 @@ BEGIN
                 max_expires_at = greatest(v_now + p_max_windows[t.queue], CASE WHEN t.old_token = t.token THEN r.max_expires_at END),
                 attempt = CASE WHEN t.status = 'dead' THEN 1
                                WHEN t.status = 'processing' OR t.takes_over THEN r.attempt
-                               ELSE r.attempt + 1 END,
+                               ELSE least(r.attempt, c_most_counted) + 1 END,
                 -- set in every row that was claimed again: sidecar_claim_store_many recognises new rows by it
                 alive_since = CASE WHEN t.status = 'dead' THEN v_now WHEN t.is_first THEN NULL ELSE coalesce(r.alive_since, r.received_at) END,
                 next_attempt_at = NULL,
@@ -218,13 +219,14 @@ BEGIN
 
     RETURN QUERY
     SELECT i.ord::integer, a.answer, r.attempt, coalesce(r.takeovers, 0), coalesce(r.crashes, 0),
-           CASE WHEN r.unproven_at IS NOT NULL THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
+           CASE WHEN isfinite(r.unproven_at) THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
            coalesce(r.unproven_step, 0), coalesce(r.batch_cap, 0),
            CASE a.answer
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM least(
-                   r.token_expires_at - v_stale, p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms')))::bigint
+                   r.token_expires_at, v_stale + p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms') - v_stale))::bigint
                WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM least(r.next_attempt_at, v_now + interval '3650 days') - v_now))::bigint END,
-           greatest(floor(1000 * extract(epoch FROM v_now - coalesce(r.alive_since, r.received_at)))::bigint, 0),
+           CASE WHEN isfinite(coalesce(r.alive_since, r.received_at))
+                THEN greatest(floor(1000 * extract(epoch FROM v_now - coalesce(r.alive_since, r.received_at)))::bigint, 0) ELSE 0 END,
            a.answer = 'claimed' AND i.ord = ANY (coalesce(v_taken_over, '{}')),
            a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
            CASE a.answer

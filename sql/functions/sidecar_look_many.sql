@@ -32,12 +32,12 @@ BEGIN
     PERFORM set_config('lock_timeout', '1s', true);
     RETURN QUERY
     SELECT i.ord::integer, a.answer, r.attempt, coalesce(r.takeovers, 0), coalesce(r.crashes, 0),
-           CASE WHEN r.unproven_at IS NOT NULL THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
+           CASE WHEN isfinite(r.unproven_at) THEN greatest(floor(1000 * extract(epoch FROM v_now - r.unproven_at))::bigint, 0) END,
            coalesce(r.unproven_step, 0),
            CASE a.answer
-               WHEN 'claimed' THEN ceil(1000 * extract(epoch FROM least(r.token_expires_at - v_now, p_max_windows[i.queue])))::bigint
+               WHEN 'claimed' THEN ceil(1000 * extract(epoch FROM least(r.token_expires_at, v_now + p_max_windows[i.queue]) - v_now))::bigint
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM least(
-                   r.token_expires_at - v_stale, p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms')))::bigint
+                   r.token_expires_at, v_stale + p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms') - v_stale))::bigint
                WHEN 'not_due' THEN ceil(1000 * extract(epoch FROM least(r.next_attempt_at, v_now + interval '3650 days') - v_now))::bigint END,
            a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
            CASE a.answer

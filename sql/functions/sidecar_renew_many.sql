@@ -105,7 +105,7 @@ BEGIN
     SELECT i.ord::integer, a.answer,
            CASE a.answer
                WHEN 'held' THEN ceil(1000 * extract(epoch FROM least(
-                   r.token_expires_at - v_stale, p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms')))::bigint
+                   r.token_expires_at, v_stale + p_max_windows[i.queue] + 2 * p_grace_ms * interval '1 ms') - v_stale))::bigint
                WHEN 'too_often' THEN v_waits[array_position(v_over, i.ord)] END,
            a.answer = 'held' AND onceward.holder_is_namesake(r.claimed_by, p_instance, p_number),
            CASE a.answer

@@ -18,7 +18,7 @@ FROM (SELECT i.consumer::text,
              count(*) FILTER (WHERE i.status = 'held') AS held,
              count(*) FILTER (WHERE i.status = 'completed') AS completed,
              count(*) FILTER (WHERE i.status = 'dead') AS dead,
-             min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting', 'held')) AS oldest
+             min(i.received_at) FILTER (WHERE i.status IN ('processing', 'failed', 'waiting', 'held') AND isfinite(i.received_at)) AS oldest
       FROM onceward.inbox i GROUP BY i.consumer) rows
 FULL JOIN (SELECT l.consumer::text, count(*) AS letters FROM onceward.dead_letter l GROUP BY l.consumer) l USING (consumer)
 FULL JOIN (SELECT DISTINCT c AS consumer FROM json_array_elements_text($1::json) c) g USING (consumer)

@@ -9,7 +9,7 @@ FROM (
     SELECT i.consumer, 'row' AS kept, i.status AS state, i.attempt, i.received_at AS since, i.completed_at AS ended,
            CASE WHEN i.status IN ('failed', 'waiting') AND isfinite(i.next_attempt_at)
                 THEN floor(1000 * extract(epoch FROM i.next_attempt_at - clock_timestamp()))::bigint END AS next_ms,
-           CASE WHEN i.status = 'processing'
+           CASE WHEN i.status = 'processing' AND isfinite(i.token_expires_at)
                 THEN floor(1000 * extract(epoch FROM i.token_expires_at - clock_timestamp()))::bigint END AS window_ms,
            CASE WHEN i.status = 'processing' THEN i.claimed_by END AS owner,
            i.last_error AS error, NULL::bigint AS letter

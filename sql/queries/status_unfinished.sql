@@ -7,10 +7,10 @@
 --
 -- Locks: none. Repeating it: only reads.
 SELECT u.consumer, u.message_id, u.status AS state, u.attempt,
-       floor(1000 * extract(epoch FROM clock_timestamp() - u.received_at))::bigint AS age_ms,
+       CASE WHEN isfinite(u.received_at) THEN floor(1000 * extract(epoch FROM clock_timestamp() - u.received_at))::bigint END AS age_ms,
        CASE WHEN u.status <> 'processing' AND isfinite(u.next_attempt_at)
             THEN floor(1000 * extract(epoch FROM u.next_attempt_at - clock_timestamp()))::bigint END AS next_attempt_ms,
-       CASE WHEN u.status = 'processing'
+       CASE WHEN u.status = 'processing' AND isfinite(u.token_expires_at)
             THEN floor(1000 * extract(epoch FROM u.token_expires_at - clock_timestamp()))::bigint END AS token_window_ms,
        CASE WHEN u.status = 'processing' THEN u.claimed_by END AS holder,
        CASE WHEN u.status = 'processing' THEN h.host END AS host,

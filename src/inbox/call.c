@@ -337,6 +337,19 @@ static struct slice slice_get(const PGresult *result, int at, int column)
     return (struct slice){PQgetvalue(result, at, column), (size_t)PQgetlength(result, at, column)};
 }
 
+/* Reads a count of a row, which may have been edited by hand: the sum of two counts, and one more, fit an int. */
+static void count_get(const PGresult *result, int at, int column, int *ret)
+{
+    enum { MOST = 1000000000 };
+
+    if (!call_int4(result, at, column, ret))
+        return;
+    if (*ret > MOST)
+        *ret = MOST;
+    if (*ret < 0)
+        *ret = 0;
+}
+
 /* Reads a field. Fields that an answer lacks are NULL, and stay 0. */
 static void field_get(enum answer_field field, const PGresult *result, int at, int column,
                       struct inbox_row *ret)
@@ -345,22 +358,22 @@ static void field_get(enum answer_field field, const PGresult *result, int at, i
 
     switch (field) {
     case FIELD_ATTEMPT:
-        call_int4(result, at, column, &row->attempt);
+        count_get(result, at, column, &row->attempt);
         break;
     case FIELD_TAKEOVERS:
-        call_int4(result, at, column, &row->takeovers);
+        count_get(result, at, column, &row->takeovers);
         break;
     case FIELD_CRASHES:
-        call_int4(result, at, column, &row->crashes);
+        count_get(result, at, column, &row->crashes);
         break;
     case FIELD_UNPROVEN_MS:
         call_int8(result, at, column, &row->unproven_ms);
         break;
     case FIELD_UNPROVEN_STEP:
-        call_int4(result, at, column, &row->unproven_step);
+        count_get(result, at, column, &row->unproven_step);
         break;
     case FIELD_BATCH_CAP:
-        call_int4(result, at, column, &row->batch_cap);
+        count_get(result, at, column, &row->batch_cap);
         break;
     case FIELD_WAIT:
         call_int8(result, at, column, &row->wait_ms);

@@ -45,6 +45,46 @@ def test_a_row_without_an_end_of_its_wait_is_no_fault_of_its_message(bed):
     bed.assert_acked()
 
 
+@pytest.mark.parametrize("changes", [
+    "received_at = 'infinity'", "received_at = '-infinity'", "alive_since = 'infinity'", "alive_since = '-infinity'",
+    "unproven_at = 'infinity'", "next_attempt_at = '-infinity'", "token_expires_at = 'infinity'",
+    "crashes = 2147483647", "batch_cap = 2147483647", "unproven_step = 2147483647"])
+def test_a_column_that_was_changed_by_hand_is_no_fault_of_its_message(bed, changes):
+    bed.app.handler = Script(500, bed.app.commit_and_answer)
+    sidecar = bed.sidecar(retry={"backoff": "1h", "max_backoff": "1h", "max_age": "30d"})
+    bed.queue.publish("m1")
+    bed.wait_for_status("m1", "failed")
+    sidecar.kill()
+    bed.rows(f"UPDATE onceward.inbox SET {changes} WHERE consumer = %s", bed.queue.name)
+    sidecar = bed.sidecar(retry={"backoff": "1h", "max_backoff": "1h", "max_age": "30d"})
+    for arguments in ([], ["--id", "m1"]):
+        assert run("status", "--config", sidecar.config_path, *arguments).status == 0
+    if not changes.startswith("next_attempt_at"):
+        assert run("retry", "--config", sidecar.config_path, "--consumer", bed.queue.name, "m1").status == 0
+    sidecar.wait_for("completed", message_id="m1")
+    bed.assert_once("m1")
+    bed.assert_acked()
+
+
+@pytest.mark.parametrize("column", ["attempt", "takeovers"])
+@pytest.mark.parametrize("status", ["failed", "waiting"])
+def test_a_message_whose_counts_were_changed_by_hand_dies_of_its_attempts_at_most(bed, column, status):
+    """The row says that all its attempts are used up. The letter names that, and has the message."""
+    bed.app.handler = Script(500, 500, 500)
+    sidecar = bed.sidecar(retry={"backoff": "1h", "max_backoff": "1h", "max_attempts": 2})
+    bed.queue.publish("m1")
+    bed.wait_for_status("m1", "failed")
+    sidecar.kill()
+    bed.rows(f"UPDATE onceward.inbox SET {column} = 2147483647, status = %s, next_attempt_at = '-infinity' WHERE consumer = %s",
+             status, bed.queue.name)
+    sidecar = bed.sidecar(retry={"backoff": "50ms", "max_backoff": "1s", "max_attempts": 2})
+    bed.wait_for_status("m1", "dead")
+    (letter,) = bed.letters("m1")
+    assert letter["reason"] == "attempts"
+    assert 2 <= letter["attempts"] <= 2_147_483_647
+    bed.assert_acked()
+
+
 def test_attempts_are_spread_by_a_growing_backoff_with_a_ceiling(bed):
     bed.app.handler = Script(500, 500, 500, 500, 500, bed.app.commit_and_answer)
     sidecar = bed.sidecar(retry={"max_attempts": 8, "backoff": "100ms", "max_backoff": "400ms"})
