@@ -545,6 +545,7 @@ void broker_channel_ends(struct world *w, struct channel *c)
 
         if (m->state == COPY_UNACKED && m->channel == c && m->tag == i + 1) {
             m->channel = NULL;
+            m->cut_us = c->link->cut_us;
             m->prev = backwards;
             backwards = m;
         }

@@ -39,6 +39,7 @@ struct link_sim {
     struct sidecar *sidecar;
     uint32_t life;
     bool cut;         /* transmits nothing any more */
+    int64_t cut_us;   /* since then; 0: it is not cut */
     bool here, there; /* the sidecar, or the broker, considers it open */
     int64_t slow_until_us;
     int64_t to_sidecar_us, to_broker_us; /* arrival of the latest frame: later ones must not overtake it */

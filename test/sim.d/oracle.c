@@ -618,7 +618,7 @@ static bool knows_given_up(const struct sidecar *s, const struct truth *t)
     return false;
 }
 
-void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m)
+void oracle_renewed(struct world *w, const struct sidecar *s, struct copy *m)
 {
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     bool last =
@@ -639,6 +639,8 @@ void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy 
     if (m->counted && m->too_often && !s->queues[m->truth->queue].core.pauses[PAUSE_RENEWAL_LOOP].since_ms)
         oracle_broken(w, "renewal", "%s is renewed again and again, and its queue does not pause",
                       m->truth->id);
+    m->too_often =
+        false; /* a refused copy may be published again after the pause: that is no further renewal */
     if (!m->counted && !must_leave)
         oracle_broken(w, "renewal", "%s is published again, and its row did not count that", m->truth->id);
 }
@@ -707,8 +709,10 @@ static bool could_be_stored(const struct world *w, const struct copy *m)
     const struct plan_queue *p = &w->plan->queues[m->truth->queue];
     const struct inbox_row_sim *row = &m->truth->row;
     int64_t long_ago = w->now_us - 30000000;
+    /* The broker may notice later than the sidecar that their connection is cut. After the cut nothing helps. */
+    int64_t had_us = (m->cut_us ? m->cut_us : w->now_us) - m->delivered_us;
 
-    return is_near(p, m, m->delivery_count - 1) && m->delivered_us < long_ago && s->alive && s->base &&
+    return is_near(p, m, m->delivery_count - 1) && had_us > 30000000 && s->alive && s->base &&
            s->base_since_us < long_ago && !w->database->full && !w->database->retries && w->database->up &&
            w->database->mended_us < long_ago && /* a refusing database is asked every ten seconds */
            (row->status != INBOX_PROCESSING || (is_last(p, m, m->delivery_count - 1) &&
@@ -737,10 +741,14 @@ void oracle_dropped(struct world *w, struct copy *m)
     }
     /* At the end of a drain the message is requeued in any case: no replica could store it. Detecting the database's
      * recovery, claiming and storing take a moment, too. */
-    bool no_room = w->sidecars[m->holder]->draining && (w->database->full || w->database->retries ||
-                                                        w->now_us - w->database->mended_us < LEAST_US);
+    const struct sidecar *s = w->sidecars[m->holder];
+    bool no_room = s->draining && (w->database->full || w->database->retries ||
+                                   w->now_us - w->database->mended_us < LEAST_US);
+    /* Frozen beyond the grace period of its drain: it wakes up in the last half second, and returns all. */
+    bool overslept = s->draining && s->frozen_until_us && w->now_us - s->frozen_until_us < LEAST_US &&
+                     s->frozen_until_us - s->drain_since_us > DRAIN_GRACE_MS * 1000;
 
-    if (!safe && !hidden && m->returned && !m->skipped && w->database->up && !no_room)
+    if (!safe && !hidden && m->returned && !m->skipped && w->database->up && !no_room && !overslept)
         oracle_broken(w, "lost", "%s was returned once too often: the broker dropped it", m->truth->id);
     if (!safe && !m->returned && could_be_stored(w, m))
         oracle_broken(w, "lost", "%s was held too long near the delivery limit: the broker dropped it",

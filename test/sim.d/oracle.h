@@ -56,7 +56,7 @@ void oracle_forward(struct world *w, struct post *p);
 /* The core got the end of a request as a fact. */
 void oracle_answered(struct world *w, struct post *p);
 /* The core publishes a copy of m to its own queue, and acks, rejects or requeues one copy. */
-void oracle_renewed(struct world *w, const struct sidecar *s, const struct copy *m);
+void oracle_renewed(struct world *w, const struct sidecar *s, struct copy *m);
 void oracle_ack(struct world *w, const struct copy *m);
 void oracle_reject(struct world *w, const struct copy *m, bool too_large);
 /* The broker got the reject. */

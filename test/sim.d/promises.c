@@ -445,6 +445,14 @@ void promises_written(struct world *w, const struct batch_item *item)
     }
 }
 
+/* In the last half second of a drain a delivery is returned although a statement about it is under way. */
+static bool has_left(struct sidecar *s, const struct batch_item *item)
+{
+    const struct delivery *d = queue_find(&s->queues[item->queue].core, item->ref);
+
+    return s->draining && (!d || d->op == OP_REQUEUE);
+}
+
 void promises_heard(struct world *w, struct sidecar *s, const struct batch_item *item)
 {
     struct promises *o = promises_of(s, item->queue);
@@ -454,7 +462,7 @@ void promises_heard(struct world *w, struct sidecar *s, const struct batch_item 
     case ROW_FAILED:
     case ROW_RELEASED:
         o->n_failures += item->reply.answer == ROW_FAILED;
-        o->n_released += item->reply.answer == ROW_RELEASED;
+        o->n_released += item->reply.answer == ROW_RELEASED && !has_left(s, item);
         if (item->ask.delay_us >= 0 && t->row.status != INBOX_NONE) {
             bool last =
                 item->reply.answer == ROW_FAILED && t->row.attempt >= rules_of(w, item->queue)->max_attempts;

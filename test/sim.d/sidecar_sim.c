@@ -156,6 +156,7 @@ void sidecar_cut_broker(struct world *w, struct sidecar *s, int64_t here_us, int
     if (!s->alive || !s->link)
         return;
     s->link->cut = true;
+    s->link->cut_us = w->now_us;
     world_at(w, w->now_us + here_us, broker_is_lost, s->link, s->life, 0);
     world_at(w, w->now_us + there_us, broker_gives_up, s->link, 0, 0);
 }

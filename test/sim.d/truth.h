@@ -121,6 +121,7 @@ struct copy {
     uint64_t tag;
     uint32_t consumer;
     int64_t delivered_us; /* the latest time */
+    int64_t cut_us;       /* when the connection that had it was cut; 0: it was not */
     int holder;           /* the sidecar that has or had it */
     bool arrived;         /* its sidecar got it, */
     bool skipped;         /* without its body */
