@@ -74,6 +74,14 @@ void batches_learn_too_large(struct queue *q, const struct request *r)
 
 /* --- the members of a request --- */
 
+void batches_claimed_before(const struct queue *q, struct delivery *d)
+{
+    if (d->answer.n_refused)
+        return;
+    d->answer.n_refused = REFUSALS_TOGETHER;
+    d->answer.n_succeeded = q->application->n_succeeded;
+}
+
 /* Must the message be sent alone, since everything is refused again and again? That shows whether one member is at
  * fault. Halves would not: an overloaded application refuses them too. A redelivered message may have been refused
  * often before. */

@@ -49,6 +49,9 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
 /* The window of r ended without an answer: its members are released, and go in small requests next. */
 void batches_unanswered(struct request *r);
 
+/* Remembers that d was claimed for an earlier delivery, whose refusals are not known here. */
+void batches_claimed_before(const struct queue *q, struct delivery *d);
+
 /* Did d fail in company, so that it is not charged? */
 static inline bool batches_in_company(const struct delivery *d)
 {

@@ -1,4 +1,5 @@
 /* Rules for answers to a claim and to a lookup: see rows.h. */
+#include "core/batches.h"
 #include "core/pauses.h"
 #include "core/quarantine.h"
 #include "core/rows.h"
@@ -45,6 +46,8 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
 {
     assert(d->op == OP_CLAIM && delivery_has_token(d));
     row_facts(d, now_ms, r);
+    if (r->age_ms > 0 && !d->tried_ms)
+        batches_claimed_before(q, d);
     d->claim.of_row = CLAIM_HELD;
     d->row_end = ROW_END_NONE; /* an operator's command was missed */
     d->n_waits = 0;
