@@ -220,7 +220,7 @@ static inline void bed_waits_between(const struct bed *b, const struct delivery 
 {
     assert_string_equal(operation_info(d->op)->name, operation_info(op)->name);
     assert_int_equal(d->wait, wait);
-    assert_in_range(d->timer.at_ms - b->now, least_ms, most_ms);
+    assert_int_in_range(d->timer.at_ms - b->now, least_ms, most_ms);
 }
 
 static inline void bed_wants(const struct delivery *d, enum operation op)

@@ -399,7 +399,7 @@ static void in_response_no_other_goes_more_than_twice(void **state)
     run(w, 600000);
     assert_only_bad_is_charged(w);
     for (int i = 0; i < N; i++)
-        assert_in_range(w->n_posts[i], 1, i == bad ? 3 : 2);
+        assert_int_in_range(w->n_posts[i], 1, i == bad ? 3 : 2);
     end(w);
 }
 
@@ -415,7 +415,7 @@ static void after_a_restart_messages_of_equal_caps_go_together(void **state)
     }
     run(w, 600000);
     assert_only_bad_is_charged(w);
-    assert_in_range(w->n_requests, 4, 20);
+    assert_int_in_range(w->n_requests, 4, 20);
     end(w);
 }
 
@@ -668,7 +668,7 @@ static void a_body_that_does_not_fit_is_not_encoded(void **state)
     deliver(w, 2, 0);
     capacity = 0;
     run(w, 600000);
-    assert_in_range(capacity, 1, 1 << 20);
+    assert_int_in_range(capacity, 1, 1 << 20);
     assert_int_equal(w->n_acked, 3);
     end(w);
 }
@@ -698,7 +698,7 @@ static void a_killer_among_many_is_found_after_two_crashes(void **state)
         run(w, 1200000);
         assert_int_equal(w->sizes[15], N);
         assert_only_killer_is_charged(w, MOST);
-        assert_in_range(w->n_crashes_of_groups, 1, 2);
+        assert_int_in_range(w->n_crashes_of_groups, 1, 2);
         assert_int_equal(w->n_crashes, w->n_crashes_of_groups + 2);
         end(w);
     }
@@ -712,9 +712,9 @@ static void a_killer_in_response_is_found_by_groups_too(void **state)
     w->takes_time = true;
     run(w, 600000);
     assert_only_killer_is_charged(w, N);
-    assert_in_range(w->n_crashes_of_groups, 1, 2);
+    assert_int_in_range(w->n_crashes_of_groups, 1, 2);
     for (int i = 0; i < N; i++)
-        assert_in_range(w->n_posts[i], 2, i == bad ? 4 : 3);
+        assert_int_in_range(w->n_posts[i], 2, i == bad ? 4 : 3);
     end(w);
 }
 
@@ -737,9 +737,9 @@ static void after_the_second_takeover_messages_go_in_groups(void **state)
         for (int i = 0; i < N; i++)
             assert_true(w->completed[i]);
         if (takeovers == 2)
-            assert_in_range(w->n_requests, N / 8, N / 8 + 10);
+            assert_int_in_range(w->n_requests, N / 8, N / 8 + 10);
         else
-            assert_in_range(w->n_requests, N - 10, N);
+            assert_int_in_range(w->n_requests, N - 10, N);
         end(w);
     }
 }
@@ -756,8 +756,8 @@ static void after_a_restart_the_suspects_go_in_groups(void **state)
     }
     run(w, 600000);
     assert_only_killer_is_charged(w, N);
-    assert_in_range(w->n_crashes_of_groups, 0, 1);
-    assert_in_range(w->n_requests, N / 8, N / 8 + 8 + 8);
+    assert_int_in_range(w->n_crashes_of_groups, 0, 1);
+    assert_int_in_range(w->n_requests, N / 8, N / 8 + 8 + 8);
     end(w);
 }
 
@@ -794,7 +794,7 @@ static void a_bad_deployment_sets_the_circuit_breaker(void **state)
     while (!w->q.share->brake.on && w->now < 600000)
         run(w, w->now + 1);
     assert_true(w->q.share->brake.on);
-    assert_in_range(w->n_requests, 1, 20);
+    assert_int_in_range(w->n_requests, 1, 20);
     run(w, w->now + 60000);
     for (int i = 0; i < N; i++)
         assert_false(w->dead[i]);
@@ -821,7 +821,7 @@ static void a_deployment_that_hangs_sets_the_circuit_breaker(void **state)
     while (!w->q.share->brake.on && w->now < 3600000)
         run(w, w->now + 1000);
     assert_true(w->q.share->brake.on && w->q.pauses[PAUSE_EVERYTHING_FAILS].since_ms);
-    assert_in_range(w->n_requests, 1, 10);
+    assert_int_in_range(w->n_requests, 1, 10);
     for (int i = 0; i < N; i++)
         assert_true(!w->dead[i] && w->attempts[i] <= 1);
     end(w);
@@ -1000,7 +1000,7 @@ static void a_deployment_that_completes_nothing_sets_the_circuit_breaker(void **
     while (!w->q.share->brake.on && w->now < 600000)
         run(w, w->now + 1);
     assert_true(w->q.share->brake.on);
-    assert_in_range(w->n_requests, 1, 50);
+    assert_int_in_range(w->n_requests, 1, 50);
     run(w, w->now + 60000);
     for (int i = 0; i < N; i++)
         assert_false(w->dead[i]);
@@ -1015,7 +1015,7 @@ static void a_batch_that_is_accepted_and_never_completed_charges_nobody(void **s
     w->forgets = true;
     run(w, 300000);
     assert_int_equal(w->sizes[0], N);
-    assert_in_range(w->sizes[1], 2, N / 2);
+    assert_int_in_range(w->sizes[1], 2, N / 2);
     for (int i = 0; i < N; i++)
         assert_true(!w->dead[i] && w->attempts[i] <= 1);
     end(w);
@@ -1040,7 +1040,7 @@ static void a_message_that_hangs_is_alone_at_its_third_request(void **state)
         }
     }
     assert_int_equal(with_bad[0], N);
-    assert_in_range(with_bad[1], 1, 8);
+    assert_int_in_range(with_bad[1], 1, 8);
     run(w, 1200000);
     for (int i = 0; i < N; i++)
         if (i != bad)

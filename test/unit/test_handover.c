@@ -35,7 +35,7 @@ static void assert_even(size_t n_members, size_t n_partitions)
     for (size_t i = 0; i < n_members; i++) {
         size_t n = n_owned(owners, n_partitions, members[i]);
 
-        assert_in_range(n, n_partitions / n_members, (n_partitions + n_members - 1) / n_members);
+        assert_int_in_range(n, n_partitions / n_members, (n_partitions + n_members - 1) / n_members);
     }
 }
 
@@ -80,7 +80,7 @@ static void test_few_others_move_when_one_joins(void **state)
         for (size_t k = 0; k < 16; k++)
             n_moved += before[k] != after[k];
     }
-    assert_in_range(n_moved, 4000, 6500);
+    assert_int_in_range(n_moved, 4000, 6500);
 }
 
 /* --- a single replica --- */

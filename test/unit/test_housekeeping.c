@@ -92,16 +92,16 @@ static void test_the_walks_of_all_consumers_share_the_bound_of_one(void **state)
     database.expires = database.history_is_due = false;
     int64_t one = took_ms(1), all = took_ms(CONSUMERS);
 
-    assert_in_range(one, RUN_MS * PACE_MOST / 1000 * 9 / 10, RUN_MS * PACE_MOST / 1000);
-    assert_in_range(all, one, RUN_MS * PACE_MOST / 1000);
+    assert_int_in_range(one, RUN_MS * PACE_MOST / 1000 * 9 / 10, RUN_MS * PACE_MOST / 1000);
+    assert_int_in_range(all, one, RUN_MS * PACE_MOST / 1000);
 }
 
 static void test_the_walk_through_the_history_shares_that_bound(void **state)
 {
     database.moves = database.expires = database.history_is_due = true;
-    assert_in_range(took_ms(1), RUN_MS * PACE_MOST / 1000 * 9 / 10, RUN_MS * PACE_MOST / 1000);
+    assert_int_in_range(took_ms(1), RUN_MS * PACE_MOST / 1000 * 9 / 10, RUN_MS * PACE_MOST / 1000);
     /* Each of the two has half of it. */
-    assert_in_range(database.n_expiries, database.n_walks * 9 / 10, database.n_walks * 11 / 10);
+    assert_int_in_range(database.n_expiries, database.n_walks * 9 / 10, database.n_walks * 11 / 10);
 }
 
 int main(void)

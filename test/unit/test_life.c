@@ -33,15 +33,15 @@ static bool line_read(char *line, unsigned table[N_OPERATIONS][PHASE_SENT + 1][N
         return false;
     int from = operation_find(op), what = fact_find(fact);
 
-    assert_in_range(from, 0, N_OPERATIONS - 1);
-    assert_in_range(what, 0, N_FACTS - 1);
+    assert_int_in_range(from, 0, N_OPERATIONS - 1);
+    assert_int_in_range(what, 0, N_FACTS - 1);
     unsigned *cell = &table[from][strcmp(phase, "sent") ? PHASE_WANTED : PHASE_SENT][what];
 
     assert_int_equal(*cell, 0); /* not twice */
     for (char *name = strtok(to + strlen("─▶"), " \n"); name; name = strtok(NULL, " \n")) {
         int next = operation_find(name);
 
-        assert_in_range(next, 0, N_OPERATIONS);
+        assert_int_in_range(next, 0, N_OPERATIONS);
         *cell |= 1u << next;
     }
     return true;

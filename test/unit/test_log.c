@@ -225,7 +225,7 @@ static void test_every_event_has_a_template(void **state)
             if (*c == ']' && fields_here != 1)
                 fail_msg("%s: one field in each pair of brackets", template);
         }
-        assert_in_range(n_fields, 0, LOG_MESSAGE_FIELDS);
+        assert_int_in_range(n_fields, 0, LOG_MESSAGE_FIELDS);
     }
 }
 

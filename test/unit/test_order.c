@@ -570,7 +570,7 @@ static void test_a_held_message_waits_for_an_operator_alone(void **state)
     deliver(w, 0, 1);
     assert_int_equal(w->n[EVENT_ORDER_HELD], 1);
     run(w, 70000);
-    assert_in_range(w->n_claims, 2, 3);
+    assert_int_in_range(w->n_claims, 2, 3);
     assert_false(w->was_quarantined);
     w->q[0].share->brake.on = true;
     w->n_claims = 0;
@@ -586,7 +586,7 @@ static void test_a_held_message_waits_for_an_operator_alone(void **state)
     w->can = 1u << OP_CLAIM;
     queue_command_retry(&w->q[0], w->now, "ann");
     run(w, 1000);
-    assert_in_range(w->n_claims, 1, 2);
+    assert_int_in_range(w->n_claims, 1, 2);
     end(w);
 }
 

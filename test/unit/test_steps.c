@@ -74,7 +74,7 @@ static void test_each_answer_has_its_step(void **state)
 /* Asserts a wait with full jitter, but at least a tenth of its bound. */
 static void assert_backoff(const struct delivery *d, int64_t bound_ms)
 {
-    assert_in_range(delivery_delay_ms(d), bound_ms / 10, bound_ms);
+    assert_int_in_range(delivery_delay_ms(d), bound_ms / 10, bound_ms);
 }
 
 static void test_a_failure_waits_longer_each_time(void **state)
@@ -136,7 +136,7 @@ static void test_not_now_waits_as_asked(void **state)
         bed_wants(d, OP_RELEASE);
         int64_t delay_ms = delivery_delay_ms(d);
 
-        assert_in_range(delay_ms, cases[i].least, cases[i].most);
+        assert_int_in_range(delay_ms, cases[i].least, cases[i].most);
         assert_int_equal(d->outcome.request, REQUEST_PUT_OFF);
         assert_int_equal(d->n_given_back, 1);
         assert_ptr_equal(bed_asks(b, OP_RELEASE), d);
@@ -337,7 +337,7 @@ static void test_accepted_is_watched_until_its_window_ends(void **state)
         bed_asks(b, OP_CHECK);
         bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .wait_ms = ends - b->now, .unproven_ms = -1});
         if (b->now < ends)
-            assert_in_range(d->timer.at_ms - b->now, 1, 1000);
+            assert_int_in_range(d->timer.at_ms - b->now, 1, 1000);
     }
     assert_int_equal(b->now, ends);
     bed_wants(d, OP_FAIL);
