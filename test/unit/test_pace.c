@@ -63,7 +63,7 @@ static void test_a_walk_that_is_behind_gets_a_greater_share(void **state)
 
     for (int i = 0; i < 20; i++)
         assert_int_in_range(pace_rest_ms(&p, 1000, false, false, true, 20000), 1000 / PACE_BEHIND,
-                        1000 / PACE_LEAST);
+                            1000 / PACE_LEAST);
     assert_int_equal(pace_rest_ms(&p, 1000, false, false, true, 20000), 1000 / PACE_BEHIND);
     assert_int_equal(pace_rest_ms(&p, 0, true, false, true, 20000), 1);
     /* The walk has caught up. */
