@@ -260,8 +260,8 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
 
     if (!s->base)
         return;
-    for (int i = 0; i < w->plan->n_queues && i < QUEUES_MAX;
-         i++) { /* the second for gcc 16, which knows no bound */
+    /* gcc 16 does not see that a plan has at most QUEUES_MAX queues. */
+    for (int i = 0; i < w->plan->n_queues && i < QUEUES_MAX; i++) {
         const struct queue *q = &s->queues[i].core;
         const char *why;
 
