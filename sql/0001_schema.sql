@@ -45,8 +45,8 @@ COMMENT ON TABLE onceward.schema_version IS 'One row for each migration that was
 -- HOT updates. received_at never changes, so it may have one. fillfactor 48 leaves room for the one update that
 -- every row gets, which makes it a word longer (at 50 one update in sixteen found no room, depending on the length
 -- of the ids). The key is COLLATE "C": it sorts like the sidecar, and survives a change of the system's collations.
--- It begins with the id: an index that begins with the consumer compares two texts at each step of each descent. So
--- all rows of one consumer are only found by reading the whole table.
+-- The id comes first in the key: an index that begins with the consumer compares two texts at each step of each
+-- descent. So all rows of one consumer are only found by reading the whole table.
 --
 -- The order of the columns reduces the WAL, which contains only the bytes between the first and the last changed
 -- one. So the columns that a completion changes are adjacent, and the others move by a whole word. No CHECK here:

@@ -20,9 +20,9 @@
 -- Answers, one per item: buried (letter_id) | on_hold | completed | locked (look again) | lost | vanished | dead
 -- (dead before, by another death: nothing was inserted).
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED; for rowless letters one of the 64 rows of letter_lock, so
--- that two sidecars do not insert the same copy at once ('locked'); and that of time_mark. It never waits. Rows: one
--- per item.
+-- Locks: the rows it changes, in the order of the items, SKIP LOCKED; for rowless letters one of the 64 rows of
+-- letter_lock, so that two sidecars do not insert the same copy at once ('locked'); and that of time_mark. It never
+-- waits. Rows: one per item.
 -- Repeating it: the row keeps the token, so the second call answers 'buried' with the same letter and changes
 -- nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_bury_many(

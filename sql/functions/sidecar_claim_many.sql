@@ -43,9 +43,9 @@
 -- p_transaction a call that only inserted commits asynchronously; one that took an existing row over commits
 -- synchronously.
 --
--- Locks: the rows it claims, in key order, SKIP LOCKED. It waits only for another claim's uncommitted insert of the
--- same id, at most a second. A row that another claim holds within its window is answered 'held' without trying its
--- lock, which would only delay the claim owner. And the lock of time_mark, before all others.
+-- Locks: the rows it claims, in the order of the items, SKIP LOCKED. It waits only for another claim's uncommitted
+-- insert of the same id, at most a second. A row that another claim holds within its window is answered 'held' without
+-- trying its lock, which would only delay the claim owner. And the lock of time_mark, before all others.
 -- Raises OW010 when order.key of a consumer was changed since p_order_changes: see time_mark.
 -- Raises 40001 when more than a minute has passed between its two readings of the clock.
 -- Rows: one per item.

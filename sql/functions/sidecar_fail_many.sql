@@ -13,7 +13,7 @@
 -- Answers, one per item: failed (now, or before, with this token) | released | completed (with this token) | locked
 -- (read the row again) | extended (wait_ms: the rest of the window) | lost | vanished.
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
+-- Locks: the rows it changes, in the order of the items, SKIP LOCKED: it never waits. Rows: one per item.
 -- Repeating it: the row keeps the token, so the second call answers 'failed' and changes nothing; complete() with
 -- that token raises.
 CREATE OR REPLACE FUNCTION onceward.sidecar_fail_many(

@@ -9,11 +9,11 @@
 --   its period are missing;
 --   counts unfinished, the failed and waiting rows, and orphans, those of them that have been due for longer than
 --   p_late_ms.
--- It stops as soon as p_budget_us are over, and answers the page to continue with; 0 after the end of the table. If
--- another sidecar keeps house, next_page is -1, nothing was done, and the next call is due after away_ms.
+-- The walk stops as soon as p_budget_us are over, and answers the page to continue with; 0 after the end of the table.
+-- If another sidecar is the keeper, next_page is -1, the call did no work, and the next one is due after away_ms.
 --
--- Nothing is deleted because of one clock: a row must be old by the database's clock and by p_clock_ms, the caller's
--- in milliseconds since 1970. If they differ by more than a minute nothing is done, and ahead_ms is the lead of the
+-- A deletion needs two clocks: a row must be old by the database's clock and by p_clock_ms, the caller's in
+-- milliseconds since 1970. If they differ by more than a minute the walk does not run, and ahead_ms is the lead of the
 -- database's clock (below 0: behind); otherwise ahead_ms is 0. NULL: only the database's clock counts.
 --
 -- history_due: this consumer's keeper deletes expired history entries for all consumers, and has not finished today:

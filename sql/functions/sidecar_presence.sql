@@ -37,7 +37,7 @@
 -- Rows that were not written for 10 minutes are deleted, by a replica's first call and once a minute, since each call
 -- that counts reads all rows. The interval between two such calls is the caller's, and grows with the number of rows.
 --
--- It commits asynchronously, except for a stop: nothing else must outlive a crash.
+-- The commit is asynchronous, except for a stop: only a stop must outlive a crash.
 --
 -- Locks: the instance's row, and a consumer's when ids are taken off, SKIP LOCKED. It waits only for another's
 -- uncommitted insert of the same name, or with a stop for the consumer's row of onceward.control, at most a second. A

@@ -10,7 +10,7 @@
 -- Answers, one per item: released (now, or before, with this token) | completed (with it) | locked (read the row
 -- again) | lost | vanished.
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED: it never waits. Rows: one per item.
+-- Locks: the rows it changes, in the order of the items, SKIP LOCKED: it never waits. Rows: one per item.
 -- Repeating it: the row keeps the token, so the second call answers 'released' and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_release_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_errors text[], p_delays bigint[],

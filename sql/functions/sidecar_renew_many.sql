@@ -16,8 +16,8 @@
 -- allowed, detail: the claim owner) | locked | vanished | mismatch (detail: JSON with both fingerprints) |
 -- too_often (counted, and the queue must pause for wait_ms; NULL: not counted, no renewal is left).
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED. It waits only for another claim's uncommitted insert of
--- the same id, at most a second. And that of time_mark, before all others. Rows: one per item.
+-- Locks: the rows it changes, in the order of the items, SKIP LOCKED. It waits only for another claim's uncommitted
+-- insert of the same id, at most a second. And that of time_mark, before all others. Rows: one per item.
 -- Repeating it: counts once more, and changes nothing else.
 CREATE OR REPLACE FUNCTION onceward.sidecar_renew_many(
     p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,

@@ -12,8 +12,8 @@
 -- change the others, then say why the rest was not changed. The first is enough for nearly every batch, and costs a
 -- lock of each row less.
 --
--- Locks: the rows it changes, in key order, SKIP LOCKED. It waits only for a lock that another transaction takes while
--- the first statement runs, at most a second. Rows: one per item.
+-- Locks: the rows it changes, in the order of the items, SKIP LOCKED. It waits only for a lock that another transaction
+-- takes while the first statement runs, at most a second. Rows: one per item.
 -- Repeating it: answers 'completed' for rows that the first call completed, and changes nothing.
 CREATE OR REPLACE FUNCTION onceward.sidecar_settle_many(
     p_consumers text[], p_queues integer[], p_ids text[], p_tokens uuid[], p_statuses integer[], p_results text[])

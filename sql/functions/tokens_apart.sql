@@ -7,8 +7,8 @@
 -- A row that is gone counts as not completed: it existed when the token was issued, and a message that is retried
 -- gets another token.
 --
--- It has the planner settings of its callers. Locks: none, since a completed row stays completed. Rows: none changed.
--- Repeating it: it only reads.
+-- Planner settings: those of its callers. Locks: none, since a completed row stays completed. Rows: none changed.
+-- Repeating it: only reads.
 CREATE OR REPLACE FUNCTION onceward.tokens_apart(p_tokens text[]) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

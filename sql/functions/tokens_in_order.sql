@@ -4,8 +4,8 @@
 --
 -- p_tokens: valid ones. Most name the one just before them, so that is looked at first.
 --
--- It has the planner settings of its callers. Locks: none, since a completed row stays completed. Rows: none changed.
--- Repeating it: it only reads.
+-- Planner settings: those of its callers. Locks: none, since a completed row stays completed. Rows: none changed.
+-- Repeating it: only reads.
 CREATE OR REPLACE FUNCTION onceward.tokens_in_order(p_tokens text[]) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp

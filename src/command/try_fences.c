@@ -1,7 +1,7 @@
 /* The cases of `onceward try` about the token and the transaction.
  *
- * They lock the message's row: complete() waits while it is locked, so the application stops in the middle of its
- * work for as long as needed. Row and effect are read in sequence, which proves their order: a committed effect,
+ * Each case locks the message's row: complete() waits while it is locked, so the application stops in the middle of
+ * its work for as long as needed. Row and effect are read in sequence, which proves their order: a committed effect,
  * followed by a row that is not completed, existed at the same time; so did a completed row, followed by no effect. */
 
 #include "command/try.h"

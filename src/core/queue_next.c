@@ -18,8 +18,8 @@
 
 enum {
     DEATH_WAIT_MS = 1000,
-    /* An ack that waits for its predecessors is sent alone after this time, with little credit left and otherwise.
-     * One ack for many deliveries costs the broker a fraction of many acks. */
+    /* An ack that waits for its predecessors is sent alone after this time: the first with little credit left, the
+     * second otherwise. Acks gather, since a single ack for many deliveries costs the broker a fraction. */
     ACK_STARVED_MS = 10,
     ACK_SINGLE_MS = 500,
     /* While messages wait for a slot, no publisher waits for an ack: acks gather for this time. Otherwise each of

@@ -142,7 +142,7 @@ void state_end(struct sidecar *s, int status);
 bool reload_begins(struct sidecar *s);
 void reload_give_up(struct sidecar *s); /* the program ends or drains instead: tells the waiting command */
 /* Restarts the program in place of this one; argv is its whole command. Returns only if that fails, which is logged.
- * Nothing of s may be connected any more. */
+ * All connections of s must be closed. */
 void reload_carry_out(struct sidecar *s, char **argv);
 /* Logs the reload, if the program was started by one. Before the first turn. */
 void reload_take_over(struct sidecar *s);

@@ -11,7 +11,7 @@
 
 /* The broker: one connection to a virtual host, with a consuming channel for each queue and one channel for questions.
  *
- * Nothing here blocks after the connection is handed over: methods go through one buffer, broker_next matches answers
+ * No call blocks once the connection is handed over: methods go through one buffer, and broker_next matches answers
  * and assembles frames into messages. One thread. The caller numbers the queues; calls and events use these numbers.
  * Events of one queue's channel affect no other queue: a channel that is closed, cancelled or silent is opened again
  * automatically, under another number if needed. An ack names a tag and the generation of its channel: a tag of an old
