@@ -794,7 +794,8 @@ void life_limit_words(const struct queue *q, const struct delivery *d, struct bu
 {
     const char *why = d->not_renewed ? d->not_renewed : q->returns.no_renewal;
 
-    buf_printf(ret, "delivered %lld times before; ", (long long)d->copy.delivery_count);
+    buf_printf(ret, "delivered %lld time%s before; ", (long long)d->copy.delivery_count,
+               d->copy.delivery_count == 1 ? "" : "s");
     returns_limit_words(&q->returns, ret);
     if (why)
         buf_printf(ret, "; not published to its queue again: %s", why);
