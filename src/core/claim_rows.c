@@ -46,7 +46,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
 {
     assert(d->op == OP_CLAIM && delivery_has_token(d));
     row_facts(d, now_ms, r);
-    if (r->age_ms > 0 && !d->tried_ms)
+    if (r->age_ms > now_ms - d->received_ms)
         batches_claimed_before(q, d);
     d->claim.of_row = CLAIM_HELD;
     d->row_end = ROW_END_NONE; /* an operator's command was missed */

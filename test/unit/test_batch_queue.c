@@ -597,21 +597,51 @@ static void a_message_with_an_older_row_that_is_refused_in_company_goes_alone(vo
     }
 }
 
-/* Refusals of one delivery are counted: the row is as old as the first claim of this delivery. */
-static void a_message_that_was_refused_here_once_goes_with_the_others_again(void **state)
+/* The first claims are answered too late to be sent. The rows of the second claims are as old as this delivery. */
+static void a_message_that_was_claimed_here_before_goes_with_the_others_again(void **state)
 {
     struct world *w = world_of(0, true, refuses_twice);
 
     says_not_now = 429;
     n_refusals = 1;
     w->due_step = 60000;
+    w->database_until = w->now + w->q.rules.token_window_ms;
     deliver(w, 0, 0);
     deliver(w, 1, 0);
-    run(w, 1000);
-    w->age_ms = 1000;
+    run(w, w->database_until);
+    assert_int_equal(w->n_requests, 0);
+    w->age_ms = w->q.rules.token_window_ms;
     run(w, 600000);
     assert_int_equal(w->n_requests, 2);
     assert_true(w->completed[0] && w->completed[1]);
+    end(w);
+}
+
+static int refuses_pairs(struct world *w, const struct request *r)
+{
+    return r->n_sent > 1 ? 429 : 200;
+}
+
+/* The success of another message after the first refusal counts at the second one too, though a claim is between. */
+static void a_message_with_an_older_row_that_is_refused_again_goes_in_halves(void **state)
+{
+    struct world *w = world_of(0, true, refuses_pairs);
+
+    w->age_ms = 120000;
+    w->due_step = 60000;
+    deliver(w, 0, 0);
+    deliver(w, 1, 0);
+    run(w, 1000);
+    assert_int_equal(w->n_requests, 1);
+    w->age_ms = 0;
+    deliver(w, 2, 0);
+    run(w, 50000);
+    assert_int_equal(w->n_requests, 2);
+    w->age_ms = 120000;
+    run(w, 60500);
+    assert_int_equal(w->sizes[2], 2);
+    assert_int_equal(w->caps[0], 1);
+    assert_int_equal(w->caps[1], 1);
     end(w);
 }
 
@@ -1086,7 +1116,8 @@ int main(void)
         cmocka_unit_test(a_permanent_status_kills_only_a_message_alone),
         cmocka_unit_test(a_redelivered_message_that_is_refused_in_company_goes_alone),
         cmocka_unit_test(a_message_with_an_older_row_that_is_refused_in_company_goes_alone),
-        cmocka_unit_test(a_message_that_was_refused_here_once_goes_with_the_others_again),
+        cmocka_unit_test(a_message_with_an_older_row_that_is_refused_again_goes_in_halves),
+        cmocka_unit_test(a_message_that_was_claimed_here_before_goes_with_the_others_again),
         cmocka_unit_test(a_request_that_is_too_large_goes_in_halves),
         cmocka_unit_test(a_body_that_does_not_fit_is_not_encoded),
         cmocka_unit_test(a_killer_among_many_is_found_after_two_crashes),
