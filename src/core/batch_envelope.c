@@ -13,6 +13,8 @@
 static const char HEAD[] = "{\"messages\":[";
 static const char TAIL[] = "]}";
 
+static_assert(sizeof(HEAD) - 1 + sizeof(TAIL) - 1 == ENVELOPE_ENDS + 1, "the first member has no comma");
+
 /* --- bodies --- */
 
 static struct slice media_subtype(struct slice type)
@@ -86,6 +88,12 @@ static struct slice type_of(const struct message *m, struct slice content_type)
     return own.len ? own : content_type;
 }
 
+bool envelope_takes_type(const struct message *m, struct slice content_type)
+{
+    return m->body_len && !m->properties[PROPERTY_CONTENT_ENCODING].len &&
+           is_json_type(type_of(m, content_type));
+}
+
 bool envelope_takes_body(const struct message *m, struct slice content_type)
 {
     struct slice body = {m->body, m->body_len};
@@ -94,9 +102,8 @@ bool envelope_takes_body(const struct message *m, struct slice content_type)
                      .depth = SCAN_DEPTH_MAX - ENVELOPE_DEPTH_MAX,
                      .most_digits = ENVELOPE_DIGITS_MAX};
 
-    if (!body.len || m->properties[PROPERTY_CONTENT_ENCODING].len || !is_json_type(type_of(m, content_type)))
-        return false;
-    return slice_is_utf8(body) && scan_skip(&s) && scan_at_end(&s) && !has_lone_surrogate(body);
+    return envelope_takes_type(m, content_type) && slice_is_utf8(body) && scan_skip(&s) && scan_at_end(&s) &&
+           !has_lone_surrogate(body);
 }
 
 /* --- writing --- */
@@ -173,4 +180,16 @@ void envelope_add(struct buf *out, const struct envelope_member *e)
     else
         add_base64(out, body);
     buf_add_text(out, e->body_is_json ? "}" : "\"}");
+}
+
+size_t envelope_size(const struct envelope_member *e)
+{
+    size_t len = e->message->body_len;
+    struct buf head = {0};
+
+    add_head(&head, e);
+    len = e->body_is_json ? len + 1 : (len + 2) / 3 * 4 + 2;
+    len += head.len + 1; /* with its comma */
+    buf_deinit(&head);
+    return len;
 }

@@ -141,8 +141,8 @@ static bool is_of_one_kind(const struct queue *q, const struct delivery *a, cons
 }
 
 /* before: the member before d in its key; NULL: none. */
-static void body_add(struct queue *q, struct request *r, const struct delivery *d,
-                     const struct delivery *before, struct buf *token)
+static struct envelope_member member_of(const struct queue *q, const struct delivery *d,
+                                        const struct delivery *before, struct buf *token)
 {
     const struct queue_batch_rules *rules = &q->rules.batch;
 
@@ -151,18 +151,37 @@ static void body_add(struct queue *q, struct request *r, const struct delivery *
         token_write_behind(token, rules->consumer, delivery_slice(d), delivery_slice(before), d->claim.token);
     else
         token_write(token, rules->consumer, delivery_slice(d), d->claim.token);
-    struct envelope_member e = {
+    return (struct envelope_member){
         .token = buf_slice(token),
         .id = delivery_slice(d),
         .queue = rules->queue,
         .content_type = rules->content_type,
         .attempt = d->claim.attempt + d->claim.takeovers,
         .redelivered = delivery_is_redelivered(d),
-        .body_is_json = envelope_takes_body(d->message, rules->content_type),
         .message = d->message,
     };
+}
 
+static void body_add(struct queue *q, struct request *r, const struct delivery *d,
+                     const struct delivery *before, struct buf *token)
+{
+    struct envelope_member e = member_of(q, d, before, token);
+
+    e.body_is_json = envelope_takes_body(d->message, e.content_type);
     envelope_add(&r->body, &e);
+}
+
+size_t batches_member_bytes(const struct queue *q, const struct delivery *d, const struct delivery *before)
+{
+    struct buf token = {0};
+    struct envelope_member e = member_of(q, d, before, &token);
+
+    e.attempt++;
+    e.body_is_json = envelope_takes_type(d->message, e.content_type);
+    size_t n = envelope_size(&e);
+
+    buf_deinit(&token);
+    return n;
 }
 
 /* Adds a member. False: it does not fit, and nothing is changed. */

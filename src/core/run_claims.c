@@ -10,14 +10,7 @@
 #include "core/order.h"
 #include "core/runs.h"
 
-/* More than the properties of most messages take in the body of a request. Messages that do not fit are released. */
-enum { HEAD_BYTES = 768 };
-
-/* Bytes of the body in base64, its longer form. */
-static size_t bytes_of(const struct delivery *d)
-{
-    return d->copy.body_len / 3 * 4 + HEAD_BYTES;
-}
+#include "onceward/core/batch_envelope.h"
 
 /* A message that has failed by itself goes alone while it fails: those behind it would be sent for nothing. */
 static bool has_failed_alone(const struct delivery *d)
@@ -49,7 +42,7 @@ void run_claims_begin(struct queue *q, const struct delivery *d)
     r->left = batches_messages(q) - 1;
     if (cap_of(d) && (size_t)cap_of(d) - 1 < r->left)
         r->left = (size_t)cap_of(d) - 1;
-    r->n_bytes = bytes_of(d);
+    r->n_bytes = ENVELOPE_ENDS + batches_member_bytes(q, d, NULL);
     r->cap = cap_of(d);
     r->failed_with = d->claim.failed_with;
     r->last = d->ref;
@@ -60,15 +53,14 @@ static bool may_follow(const struct queue *q, const struct delivery *d)
     const struct order_run *r = &q->order.run;
 
     return d->wait == WAIT_ORDER && d->op == OP_CLAIM && d->leader == d && !d->given_up &&
-           !has_failed_alone(d) && cap_of(d) == r->cap &&
-           (!r->cap || d->claim.failed_with == r->failed_with) &&
-           r->n_bytes + bytes_of(d) <= batches_bytes(q);
+           !has_failed_alone(d) && cap_of(d) == r->cap && (!r->cap || d->claim.failed_with == r->failed_with);
 }
 
 struct delivery *run_claims_next(struct queue *q)
 {
     struct order_run *r = &q->order.run;
     struct delivery *d = NULL;
+    size_t n_bytes = SIZE_MAX;
 
     if (!r->last)
         return NULL;
@@ -76,12 +68,14 @@ struct delivery *run_claims_next(struct queue *q)
 
     if (last && r->left && last->op == OP_CLAIM && last->phase == PHASE_SENT)
         d = runs_next_in_line(last);
-    if (!d || !may_follow(q, d)) {
+    if (d && may_follow(q, d))
+        n_bytes = r->n_bytes + batches_member_bytes(q, d, last);
+    if (n_bytes > batches_bytes(q)) {
         r->last = 0;
         return NULL;
     }
     r->left--;
-    r->n_bytes += bytes_of(d);
+    r->n_bytes = n_bytes;
     r->last = d->ref;
     return d;
 }

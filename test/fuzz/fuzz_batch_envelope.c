@@ -41,6 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct byte_source s = {data, data + size};
     struct buf out = {0};
+    size_t len = ENVELOPE_ENDS;
 
     envelope_begin(&out);
     for (int i = 0; i < 2; i++) {
@@ -56,12 +57,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         e.body_is_json = envelope_takes_body(m, e.content_type);
         if (e.body_is_json)
             check_body(m);
+        MUST(!e.body_is_json || envelope_takes_type(m, e.content_type));
         envelope_add(&out, &e);
+        len += envelope_size(&e);
         message_free(m);
     }
     envelope_end(&out);
     struct scan walk = {.at = out.data, .end = out.data + out.len};
 
+    MUST(len == out.len);
     MUST(slice_is_utf8(buf_slice(&out)));
     MUST(scan_skip(&walk) && scan_at_end(&walk));
     buf_deinit(&out);

@@ -187,6 +187,7 @@ static void an_envelope(void **state)
     envelope_add(&out, &first);
     envelope_add(&out, &second);
     envelope_end(&out);
+    assert_int_equal(ENVELOPE_ENDS + envelope_size(&first) + envelope_size(&second), out.len);
     assert_string_equal(
         buf_text(&out),
         "{\"messages\":[{\"token\":\"ow1.a.b\",\"id\":\"o\\\"1\\u000a\",\"queue\":\"orders\",\"attempt\":1,\"redelivered\":false,"

@@ -12,8 +12,8 @@ struct world {
     int64_t now;
     bool completed[MOST], dead[MOST], held[MOST]; /* held: by another owner */
     bool locked[MOST];                            /* by an open transaction */
-    int n_claims;
-    int attempts[MOST], caps[MOST];
+    int n_claims[MOST], attempts[MOST], caps[MOST];
+    size_t n_bytes;             /* of the latest request */
     const struct request *open; /* the application's request; NULL: none */
     bool hangs;                 /* the application does not answer by itself */
     int status;                 /* status of its answers, */
@@ -37,7 +37,7 @@ static void at_database(struct world *w, struct delivery *d)
 
     switch (d->op) {
     case OP_CLAIM:
-        w->n_claims++;
+        w->n_claims[n]++;
         r.answer = w->completed[n] ? ROW_COMPLETED
                    : w->held[n]    ? ROW_HELD
                    : w->locked[n]  ? ROW_LOCKED
@@ -121,6 +121,7 @@ static void at_application(struct world *w, const struct request *r)
     }
     snprintf(w->requests + len, sizeof(w->requests) - len, ";");
     w->open = r;
+    w->n_bytes = r->body.len;
     if (!w->hangs)
         answer(w);
 }
@@ -184,7 +185,7 @@ static void end(struct world *w)
     free(w);
 }
 
-static void deliver(struct world *w, int number, uint8_t key)
+static void deliver_body(struct world *w, int number, uint8_t key, const char *type, const char *body)
 {
     char id[16];
 
@@ -193,7 +194,15 @@ static void deliver(struct world *w, int number, uint8_t key)
 
     a.has_key = true;
     a.key[0] = key;
+    a.message->body_len = a.copy.body_len = strlen(body);
+    a.message->body = strlen(body) ? strdup(body) : NULL;
+    a.message->properties[PROPERTY_CONTENT_TYPE] = slice_of(type);
     queue_delivered(&w->q, w->now, &a);
+}
+
+static void deliver(struct world *w, int number, uint8_t key)
+{
+    deliver_body(w, number, key, "", "");
 }
 
 static void deliver_some(struct world *w, int first, int last, uint8_t key)
@@ -210,9 +219,66 @@ static void test_messages_of_a_key_share_a_request_in_their_order(void **state)
     deliver_some(w, 1, 12, 1);
     run(w, 100);
     assert_string_equal(w->requests, "1 2<1 3<2 4<3 5<4 6<5 7<6 8<7 9<8 10<9;11 12<11;");
-    for (int n = 1; n <= 12; n++)
+    for (int n = 1; n <= 12; n++) {
         assert_int_equal(w->attempts[n], 1);
+        assert_int_equal(w->n_claims[n], 1);
+    }
     end(w);
+}
+
+/* As many messages are claimed as fit, to the last byte. */
+static void test_claims_know_the_size_of_their_request(void **state)
+{
+    static const char *const bodies[][2] = {
+        {"application/json", "[1, 22]"}, {"text/plain", "[1, 22]"}, {"text/plain", "[1,222]"}, {"", "[1]"}};
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {
+        size_t most = 0;
+
+        for (int less = -1; less < 2; less++) {
+            struct world *w = world(true);
+
+            if (less >= 0)
+                w->q.rules.batch.max_bytes = most - (size_t)less;
+            for (int n = 1; n <= (less < 0 ? 3 : 5); n++)
+                deliver_body(w, n, 1, bodies[i][0], bodies[i][1]);
+            run(w, 100);
+            assert_string_equal(w->requests, less < 0    ? "1 2<1 3<2;"
+                                             : less == 0 ? "1 2<1 3<2;4 5<4;"
+                                                         : "1 2<1;3 4<3;5;");
+            for (int n = 1; n <= 5; n++)
+                assert_true(w->n_claims[n] <= 1);
+            most = less < 0 ? w->n_bytes : most;
+            end(w);
+        }
+    }
+}
+
+/* The broken body is taken for JSON at its claim, and takes more in base64. Its message is released while the request
+ * is in flight. */
+static void test_a_message_that_does_not_fit_is_released_at_once(void **state)
+{
+    size_t most = 0;
+    (void)state;
+
+    for (int is_broken = 0; is_broken < 2; is_broken++) {
+        struct world *w = world(true);
+
+        if (is_broken)
+            w->q.rules.batch.max_bytes = most;
+        w->hangs = true;
+        deliver_body(w, 1, 1, "application/json", "[1, 22]");
+        deliver_body(w, 2, 1, "application/json", "[1, 22]");
+        deliver_body(w, 3, 1, "application/json", is_broken ? "[1, 22}" : "[1, 22]");
+        run(w, 100);
+        assert_string_equal(w->requests, is_broken ? "1 2<1;" : "1 2<1 3<2;");
+        assert_int_equal(w->n_claims[3], 1);
+        assert_int_equal(w->attempts[3], !is_broken);
+        most = w->n_bytes;
+        answer(w);
+        end(w);
+    }
 }
 
 static void test_runs_of_several_keys_share_a_request_if_they_fit(void **state)
@@ -254,7 +320,9 @@ static void test_messages_behind_a_locked_row_are_claimed_once(void **state)
     w->locked[1] = true;
     deliver_some(w, 1, 5, 1);
     run(w, 3000);
-    assert_true(w->n_claims > 5 && w->n_claims < 5 + 15);
+    assert_true(w->n_claims[1] > 1);
+    for (int n = 2; n <= 5; n++)
+        assert_int_equal(w->n_claims[n], 1);
     assert_string_equal(w->requests, "");
     w->locked[1] = false;
     run(w, 2000);
@@ -391,6 +459,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages_of_a_key_share_a_request_in_their_order),
+        cmocka_unit_test(test_claims_know_the_size_of_their_request),
+        cmocka_unit_test(test_a_message_that_does_not_fit_is_released_at_once),
         cmocka_unit_test(test_runs_of_several_keys_share_a_request_if_they_fit),
         cmocka_unit_test(test_a_run_ends_at_a_message_that_another_owner_has),
         cmocka_unit_test(test_messages_behind_a_locked_row_are_claimed_once),

@@ -33,9 +33,16 @@ struct envelope_member {
 /* May the body stand in the envelope unchanged? content_type: as in struct envelope_member. */
 bool envelope_takes_body(const struct message *m, struct slice content_type);
 
+/* The same by its type alone: a body of a JSON type is taken for valid JSON. */
+bool envelope_takes_type(const struct message *m, struct slice content_type);
+
 void envelope_begin(struct buf *out);
 
 /* Members are separated by the writer. Absent properties are left out. A property that is not text is
  * {"!S": base64}, as in a dead letter. */
 void envelope_add(struct buf *out, const struct envelope_member *e);
 void envelope_end(struct buf *out);
+
+/* Bytes of an envelope are ENVELOPE_ENDS and those of each member. */
+enum { ENVELOPE_ENDS = 14 };
+size_t envelope_size(const struct envelope_member *e);

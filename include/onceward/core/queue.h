@@ -167,7 +167,7 @@ struct queue {
         struct order_run {     /* messages of one key, claimed for one request: see core/run_claims.h */
             uint64_t last;     /* latest message of the run; 0: none is being claimed */
             size_t left;       /* how many more may be claimed */
-            size_t n_bytes;    /* of the request, about */
+            size_t n_bytes;    /* of its body */
             int cap;           /* cap of each message, as in delivery_claim; 0: none */
             uint64_t failed_with;
         } run;
