@@ -12,7 +12,7 @@ struct world {
     int64_t now;
     bool completed[MOST], dead[MOST], held[MOST]; /* held: by another owner */
     bool locked[MOST];                            /* by an open transaction */
-    int n_claims[MOST], attempts[MOST], caps[MOST];
+    int n_claims[MOST], attempts[MOST], caps[MOST], crashes[MOST], takeovers[MOST];
     size_t n_bytes;             /* of the latest request */
     const struct request *open; /* the application's request; NULL: none */
     bool hangs;                 /* the application does not answer by itself */
@@ -73,6 +73,8 @@ static void at_database(struct world *w, struct delivery *d)
     }
     r.attempt = w->attempts[n];
     r.batch_cap = w->caps[n];
+    r.crashes = w->crashes[n];
+    r.takeovers = w->takeovers[n];
     queue_row(&w->q, w->now, d->ref, &r);
 }
 
@@ -281,6 +283,141 @@ static void test_a_message_that_does_not_fit_is_released_at_once(void **state)
     }
 }
 
+/* Answers the claim of one message, while the database waits. */
+static void answer_claim(struct world *w, int number)
+{
+    int i = 0;
+
+    while (i < w->n_asked && number_of(w->asked[i]) != number)
+        i++;
+    assert_true(i < w->n_asked && w->asked[i]->op == OP_CLAIM);
+    struct delivery *d = w->asked[i];
+
+    w->asked[i] = w->asked[--w->n_asked];
+    at_database(w, d);
+    run(w, 50);
+}
+
+/* Nothing is sent, and nothing released, before the last claim of the run is answered. */
+static void test_a_run_waits_for_all_answers_to_its_claims(void **state)
+{
+    static const int orders[][3] = {{1, 2, 3}, {1, 3, 2}, {2, 1, 3}, {2, 3, 1}, {3, 1, 2}, {3, 2, 1}};
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(orders) / sizeof(*orders); i++) {
+        struct world *w = world(true);
+
+        w->database_waits = true;
+        deliver_some(w, 1, 3, 1);
+        run(w, 50);
+        assert_int_equal(w->n_asked, 3);
+        for (int k = 0; k < 3; k++) {
+            assert_string_equal(w->requests, "");
+            assert_int_equal(w->n_asked, 3 - k);
+            answer_claim(w, orders[i][k]);
+        }
+        assert_string_equal(w->requests, "1 2<1 3<2;");
+        end(w);
+    }
+}
+
+/* Rows that were taken over, or whose message has crashed an application, cause no claims behind them. */
+static void test_a_message_with_a_failure_in_its_row_goes_alone(void **state)
+{
+    (void)state;
+    for (int crashed = 0; crashed < 2; crashed++) {
+        struct world *w = world(true);
+
+        w->locked[1] = true;
+        w->takeovers[3] = !crashed;
+        w->crashes[3] = crashed;
+        deliver_some(w, 1, 5, 1);
+        run(w, 1000);
+        w->locked[1] = false;
+        run(w, 5000);
+        assert_string_equal(w->requests, "1;2;3;4 5<4;");
+        assert_int_equal(w->n_claims[3], 2);
+        assert_int_equal(w->n_claims[4], 2);
+        end(w);
+    }
+}
+
+/* Messages are claimed up to the cap of their rows, and to the next one with another cap. */
+static void test_claims_know_the_caps_of_their_rows(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->locked[1] = true;
+    for (int n = 2; n <= 6; n++)
+        w->caps[n] = 2;
+    w->caps[7] = w->caps[8] = 40;
+    deliver_some(w, 1, 8, 1);
+    run(w, 1000);
+    w->locked[1] = false;
+    run(w, 5000);
+    assert_string_equal(w->requests, "1;2 3<2;4 5<4;6;7 8<7;");
+    for (int n = 2; n <= 8; n++)
+        assert_int_equal(w->n_claims[n], 2);
+    end(w);
+}
+
+/* The application takes three messages in a request, fewer than the caps of their rows. */
+static void test_claims_know_the_learned_size(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    w->locked[1] = true;
+    for (int n = 2; n <= 6; n++)
+        w->caps[n] = 8;
+    deliver_some(w, 1, 6, 1);
+    run(w, 1000);
+    w->locked[1] = false;
+    w->application.batch_size.messages = 3;
+    run(w, 5000);
+    assert_string_equal(w->requests, "1;2 3<2 4<3;5 6<5;");
+    for (int n = 2; n <= 6; n++)
+        assert_int_equal(w->n_claims[n], 2);
+    end(w);
+}
+
+static void test_a_message_without_a_key_goes_alone(void **state)
+{
+    struct world *w = world(true);
+    (void)state;
+
+    struct arrival a = bed_arrival(&w->q, "1");
+
+    queue_delivered(&w->q, w->now, &a);
+    run(w, 100);
+    assert_string_equal(w->requests, "1;");
+    end(w);
+}
+
+static void test_a_run_goes_to_another_request_where_it_does_not_fit(void **state)
+{
+    (void)state;
+    for (int more = 0; more < 2; more++) {
+        struct world *w = world(true);
+
+        w->hangs = true;
+        deliver(w, 1, 1);
+        run(w, 100);
+        deliver_some(w, 2, 5, 2);
+        deliver_some(w, 6, 11 + more, 3);
+        run(w, 100);
+        w->hangs = false;
+        answer(w);
+        run(w, 100);
+        assert_string_equal(w->requests, more ? "1;2 3<2 4<3 5<4;6 7<6 8<7 9<8 10<9 11<10 12<11;"
+                                              : "1;2 3<2 4<3 5<4 6 7<6 8<7 9<8 10<9 11<10;");
+        for (int n = 2; n <= 11 + more; n++)
+            assert_int_equal(w->n_claims[n], 1);
+        end(w);
+    }
+}
+
 static void test_runs_of_several_keys_share_a_request_if_they_fit(void **state)
 {
     struct world *w = world(true);
@@ -462,6 +599,12 @@ int main(void)
         cmocka_unit_test(test_claims_know_the_size_of_their_request),
         cmocka_unit_test(test_a_message_that_does_not_fit_is_released_at_once),
         cmocka_unit_test(test_runs_of_several_keys_share_a_request_if_they_fit),
+        cmocka_unit_test(test_a_run_waits_for_all_answers_to_its_claims),
+        cmocka_unit_test(test_a_message_with_a_failure_in_its_row_goes_alone),
+        cmocka_unit_test(test_claims_know_the_caps_of_their_rows),
+        cmocka_unit_test(test_claims_know_the_learned_size),
+        cmocka_unit_test(test_a_message_without_a_key_goes_alone),
+        cmocka_unit_test(test_a_run_goes_to_another_request_where_it_does_not_fit),
         cmocka_unit_test(test_a_run_ends_at_a_message_that_another_owner_has),
         cmocka_unit_test(test_messages_behind_a_locked_row_are_claimed_once),
         cmocka_unit_test(test_what_is_behind_a_failed_message_is_not_attempted),
