@@ -176,7 +176,6 @@ size_t batches_member_bytes(const struct queue *q, const struct delivery *d, con
     struct buf token = {0};
     struct envelope_member e = member_of(q, d, before, &token);
 
-    e.attempt++;
     e.body_is_json = envelope_takes_type(d->message, e.content_type);
     size_t n = envelope_size(&e);
 

@@ -34,10 +34,8 @@ void run_claims_begin(struct queue *q, const struct delivery *d)
 {
     struct order_run *r = &q->order.run;
 
-    r->last = 0;
-    if (!batches_are_on(q) || !key_place_is_first(&d->place) || d->place.line->places.len < 2 ||
-        d->claim.alone || d->given_up || has_failed_alone(d) || is_claimed_again(d) ||
-        !batches_may_share(q, d))
+    if (!key_place_is_first(&d->place) || d->place.line->places.len < 2 || d->given_up ||
+        has_failed_alone(d) || is_claimed_again(d) || !batches_may_share(q, d))
         return;
     r->left = batches_messages(q) - 1;
     if (cap_of(d) && (size_t)cap_of(d) - 1 < r->left)
@@ -52,8 +50,8 @@ static bool may_follow(const struct queue *q, const struct delivery *d)
 {
     const struct order_run *r = &q->order.run;
 
-    return d->wait == WAIT_ORDER && d->op == OP_CLAIM && d->leader == d && !d->given_up &&
-           !has_failed_alone(d) && cap_of(d) == r->cap && (!r->cap || d->claim.failed_with == r->failed_with);
+    return d->wait == WAIT_ORDER && !d->given_up && !has_failed_alone(d) && cap_of(d) == r->cap &&
+           (!r->cap || d->claim.failed_with == r->failed_with);
 }
 
 struct delivery *run_claims_next(struct queue *q)
