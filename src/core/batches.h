@@ -46,8 +46,8 @@ static inline size_t slots_of(size_t units)
 typedef bool may_accompany_fn(const struct queue *q, int64_t now_ms, const struct delivery *d);
 void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free, may_accompany_fn *may);
 
-/* Bytes that d will add to the body of a request, with its attempts as last read. The body of d is not read. before: the
- * member before it in its key; NULL: none. */
+/* Bytes that d will add to the body of a request, with its attempts as last read. The body of d is not read.
+ * before: the previous member of the same key; NULL: none. */
 size_t batches_member_bytes(const struct queue *q, const struct delivery *d, const struct delivery *before);
 
 /* The window of r ended without an answer: its members are released, and go in small requests next. */

@@ -298,7 +298,7 @@ static void answer_claim(struct world *w, int number)
     run(w, 50);
 }
 
-/* Nothing is sent, and nothing released, before the last claim of the run is answered. */
+/* A run is neither sent nor released before the last of its claims is answered. */
 static void test_a_run_waits_for_all_answers_to_its_claims(void **state)
 {
     static const int orders[][3] = {{1, 2, 3}, {1, 3, 2}, {2, 1, 3}, {2, 3, 1}, {3, 1, 2}, {3, 2, 1}};
