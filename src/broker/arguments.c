@@ -296,7 +296,7 @@ const char *broker_arguments_order_refusal(const struct broker_arguments *a, int
         return "order per key needs a single active consumer: declare the queue with "
                "x-single-active-consumer true";
     if (a->max_priority > 0)
-        return "order per key cannot hold on a queue with x-max-priority: declare it without";
+        return "order per key cannot hold on a queue with x-max-priority: declare it without that argument";
     if (*a->delayed_retry && strcmp(a->delayed_retry, "disabled") != 0)
         return "order per key cannot hold on a queue with delayed retry: declare it without "
                "x-delayed-retry-type";

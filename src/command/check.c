@@ -166,9 +166,8 @@ static const struct command_option check_options[] = {
      "each application",
      OPTION(FLAG, connect)},
     {"sample", NULL,
-     "also take one message of each queue and return it: prints the id that `message_id` finds, or the "
-     "fields of the message "
-     "and the settings that would find one. The broker counts this as a delivery: the message is marked "
+     "also take one message from each queue and return it, and print the id that `message_id` finds, or the "
+     "fields of the message and the settings that would find one. The broker counts this as a delivery: the message is marked "
      "as redelivered, and on "
      "a quorum queue it counts towards the delivery limit",
      OPTION(FLAG, sample), OPTION_WITH},
@@ -183,7 +182,7 @@ static const struct command_option check_options[] = {
 const struct command check_command = {
     .name = "check",
     .does = "validate the configuration and test its servers",
-    .about = "Validates the configuration and lists all of its errors at once.",
+    .about = "Validates the configuration and lists all of its errors.",
     .options = check_options,
     .size = sizeof(struct check_options),
     .run = check_run,

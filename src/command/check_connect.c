@@ -135,14 +135,13 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
 static bool check_lifetime(const struct broker_arguments *a, struct buf *text)
 {
     if (a->auto_delete)
-        buf_add_text(text, "; the broker deletes it, with its messages, when its last consumer leaves "
-                           "(auto-delete): declare it without");
+        buf_add_text(text, "; the broker deletes it, with its messages, when its last consumer leaves: "
+                           "declare it without auto-delete");
     if (a->expires_ms != ARGUMENT_ABSENT)
-        buf_printf(
-            text,
-            "; the broker deletes it, with its messages, after %lld ms without a consumer (x-expires): "
-            "declare it without",
-            (long long)a->expires_ms);
+        buf_printf(text,
+                   "; the broker deletes it, with its messages, after %lld ms without a consumer: declare "
+                   "it without x-expires",
+                   (long long)a->expires_ms);
     return a->auto_delete || a->expires_ms != ARGUMENT_ABSENT;
 }
 
@@ -414,7 +413,7 @@ int check_connections(const struct config *c, bool sample, struct findings *s)
     if (sample) {
         s->where = "sample";
         check_tell(s, FINDING_WARNING,
-                   "takes one message of each queue and returns it. A quorum queue counts this as a "
+                   "takes one message from each queue and returns it. A quorum queue counts this as a "
                    "delivery of the message");
     }
     check_state_file(c, s);

@@ -195,8 +195,8 @@ const struct command dead_command = {
     .name = "dead",
     .does = "list, show, redrive or discard dead letters",
     .about =
-        "list: list dead letters, oldest first (the first 50, or as many as --limit says; 0, IDs or "
-        "--json: all).\n"
+        "list: list dead letters, oldest first (the first 50, or as many as --limit says; all of "
+        "them with --limit 0, IDs or --json).\n"
         "show: show one dead letter with its body.\n"
         "redrive: publish dead letters to their queues again, under the id that the current `message_id` "
         "finds in them, so that a message "
@@ -204,13 +204,12 @@ const struct command dead_command = {
         "has confirmed it. Safe to "
         "interrupt and to repeat.\n"
         "discard: delete dead letters. Their messages stay dead in the inbox until the retention is over.\n"
-        "Without an ID, --consumer, --reason, --since and --older: every dead letter of this "
-        "configuration; discard then needs --all. Dead "
-        "letters of other consumers are only taken when you name them by ID or --consumer: discard "
-        "deletes them, redrive refuses them.",
-    .after = "Exit status 1 also if an ID does not exist. For redrive that is 0: it may be repeated, and "
-             "deletes the dead letters that it has "
-             "published.",
+        "Without an ID, --consumer, --reason, --since or --older a command applies to every dead letter of "
+        "this configuration; discard then needs --all. Dead letters of other consumers are only taken when "
+        "you name them by ID or --consumer: discard deletes them, redrive refuses them.",
+    .after =
+        "The exit status is also 1 if an ID does not exist, except for redrive: it deletes the dead letters "
+        "that it has published, so you may repeat it.",
     .options = dead_options,
     .size = sizeof(struct dead_options),
     .run = dead_run,

@@ -117,26 +117,29 @@ static void add_key(void *ctx, const char *path, const char *fallback, const cha
 
 void manual_add(struct buf *out)
 {
-    buf_printf(out,
-               ".TH ONCEWARD 1 \"\" \"onceward %s\" \"User Commands\"\n"
-               ".SH NAME\nonceward \\- lets each message of a RabbitMQ queue through to an application once\n"
-               ".SH SYNOPSIS\n.B onceward\nCOMMAND [OPTIONS]\n"
-               ".SH DESCRIPTION\n"
-               "Stands between a RabbitMQ queue and one application, as a sidecar. Each message is claimed "
-               "in an inbox table beside "
-               "the application's own, sent with POST, and acked when its row is completed.\n"
-               ".SH COMMANDS\n",
-               ONCEWARD_VERSION);
+    buf_printf(
+        out,
+        ".TH ONCEWARD 1 \"\" \"onceward %s\" \"User Commands\"\n"
+        ".SH NAME\nonceward \\- lets each message of a RabbitMQ queue through to an application once\n"
+        ".SH SYNOPSIS\n.B onceward\nCOMMAND [OPTIONS]\n"
+        ".SH DESCRIPTION\n"
+        "Onceward is a sidecar between a RabbitMQ queue and one application. It claims each message in "
+        "an inbox table beside the application's own tables, sends it with POST, and acks it when its "
+        "row is completed.\n"
+        ".SH COMMANDS\n",
+        ONCEWARD_VERSION);
     for (size_t i = 0; i < n_commands; i++)
         add_command(out, commands[i]);
     buf_add_text(out, ".SH CONFIGURATION\nA JSON file. See also \\fBonceward example\\fR and \\fBonceward "
                       "explain KEY\\fR.\n");
     config_keys_each(add_key, out);
-    buf_add_text(out, ".SH EVENTS\nThe log is JSON, an object a line; its events are:\n");
+    buf_add_text(out, ".SH EVENTS\nThe log is JSON, one object per line. Its events are:\n");
     for (int i = 0; i < N_EVENTS; i++)
         add_entry(out, event_info(i)->name, event_info(i)->sentence, event_info(i)->advice);
-    buf_add_text(out, ".SH ERRORS\nWhat \\fBonceward.complete\\fR and \\fBonceward.extend\\fR raise in the "
-                      "application's transaction:\n");
+    buf_add_text(
+        out,
+        ".SH ERRORS\n\\fBonceward.complete\\fR and \\fBonceward.extend\\fR raise these in the application's "
+        "transaction:\n");
     for (size_t i = 0; i < N_ERROR_CODES; i++) {
         struct buf sentence = {0};
 

@@ -103,7 +103,7 @@ const struct command migrate_command = {
         "grant them to the login of the "
         "sidecar and to that of the application. Safe to run again, several times at once, and while "
         "sidecars run.\n"
-        "The configuration names the database; with --database or --database-file only its timeouts count.",
+        "The configuration names the database; with --database or --database-file only its timeouts apply.",
     .after =
         "The login must own the schema. For the first run it needs CREATE in the database, which the "
         "database's owner has. If it may not "

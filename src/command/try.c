@@ -279,9 +279,9 @@ const struct command try_command = {
         "needs no broker and runs beside sidecars. Writes of the application stay, so use a test "
         "database. A run takes about five seconds, with a slow application up to half a minute.",
     .more = try_tell_cases,
-    .after = "Exit status 1: a promise would break. Advice alone is 0, or 1 with --strict. The rows of the "
-             "test messages are deleted, also after an "
-             "interruption.",
+    .after =
+        "Exit status 1 means that a promise would break. With --strict, advice has the same effect. The rows "
+        "of the test messages are deleted, even after an interruption.",
     .options = try_options,
     .size = sizeof(struct try_options),
     .run = try_command_run,

@@ -165,7 +165,7 @@ static void found_undone(struct try_run *t, const struct several *b, enum try_fi
     int n = count_undone(b, 0, words, sizeof words);
 
     if (n)
-        try_found(t, finding, "%d of %d were not completed; of these one: it %s.", n, b->n, words);
+        try_found(t, finding, "%d of %d were not completed. One of these: it %s.", n, b->n, words);
 }
 
 /* ---- several ---- */
@@ -270,7 +270,7 @@ int try_partial(struct try_run *t)
         return -1;
     n = count_undone(&again, 0, words, sizeof words);
     if (n)
-        try_found(t, TRY_FOUND_PARTIAL_NOT_AGAIN, "%d of %d were not completed; of these one: it %s.", n,
+        try_found(t, TRY_FOUND_PARTIAL_NOT_AGAIN, "%d of %d were not completed. One of these: it %s.", n,
                   again.n, words);
     return 0;
 }

@@ -313,7 +313,7 @@ static int watch_response(struct try_run *t)
     for (until_ms = clock_ms() + COMMIT_MS; effect < t->effect_of_one && clock_ms() < until_ms;)
         if (try_pause(t, OVER_MS) || shot_effect(t, s, &effect))
             return -1;
-    try_found(t, TRY_FOUND_ACKED_EARLY, "It answered %d; --effect counted too little then, and %d later.",
+    try_found(t, TRY_FOUND_ACKED_EARLY, "It answered %d; --effect counted too few then, and %d later.",
               s->status, (int)effect);
     return 0;
 }

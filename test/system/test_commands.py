@@ -470,8 +470,8 @@ def test_a_sample_of_a_quorum_queue_counts_once_and_is_still_there(place):
 
 
 @pytest.mark.parametrize("options, says", [
-    ({"auto_delete": True}, "when its last consumer leaves (auto-delete)"),
-    ({"arguments": {"x-expires": 600000}}, "after 600000 ms without a consumer (x-expires)"),
+    ({"auto_delete": True}, "when its last consumer leaves: declare it without auto-delete"),
+    ({"arguments": {"x-expires": 600000}}, "after 600000 ms without a consumer: declare it without x-expires"),
     ({"arguments": {"x-queue-type": "quorum", "x-delivery-limit": 20}}, "no x-dead-letter-exchange"),
     ({"arguments": {"x-queue-type": "quorum", "x-delivery-limit": 20, "x-dead-letter-exchange": "amq.fanout"}}, None),
     ({}, None),
