@@ -23,14 +23,15 @@ AS $$
 DECLARE
     v_length integer := octet_length(p_token);
     -- The key in escape format: ASCII unchanged, other bytes and NUL as \nnn, the backslash doubled. NULL: not a
-    -- token. The pattern is simple because each call pays for it. The spare bits of a part's last character must
-    -- be zero, so that a token has only one spelling.
+    -- token. Each call pays for the pattern, so it only looks for a wrong character, and the lengths of the parts show
+    -- that there are three. The spare bits of a part's last character must be zero, so that a token has only one
+    -- spelling.
     v_text   text := CASE
-        WHEN v_length BETWEEN 28 AND 720 AND p_token COLLATE "C" ~ '^ow1[.][A-Za-z0-9_-]+[.][A-Za-z0-9_-]+$'
-             AND octet_length(split_part(p_token, '.', 3)) = 22 AND strpos('AQgw', right(split_part(p_token, '.', 3), 1)) > 0
+        WHEN v_length BETWEEN 28 AND 720 AND p_token LIKE 'ow1.%' AND p_token COLLATE "C" !~ '[^A-Za-z0-9_.-]|[^AQgw]$'
+             AND octet_length(split_part(p_token, '.', 2)) = v_length - 27 AND octet_length(split_part(p_token, '.', 3)) = 22
              AND CASE v_length % 4 WHEN 3 THEN true
-                                   WHEN 1 THEN strpos('AQgw', right(split_part(p_token, '.', 2), 1)) > 0
-                                   WHEN 2 THEN strpos('AEIMQUYcgkosw048', right(split_part(p_token, '.', 2), 1)) > 0 ELSE false END
+                                   WHEN 1 THEN strpos('AQgw', chr(get_byte(convert_to(p_token, 'UTF8'), v_length - 24))) > 0
+                                   WHEN 2 THEN strpos('AEIMQUYcgkosw048', chr(get_byte(convert_to(p_token, 'UTF8'), v_length - 24))) > 0 ELSE false END
         THEN encode(decode(replace(replace(split_part(p_token, '.', 2), '-', '+'), '_', '/')
                            || CASE v_length % 4 WHEN 1 THEN '==' WHEN 2 THEN '=' ELSE '' END, 'base64'), 'escape') END;
     v_key    bytea;
@@ -44,7 +45,7 @@ BEGIN
     END IF;
     -- The part of the other message is decoded where it is needed.
     IF v_length <= 1404 AND p_token COLLATE "C" ~ '^ow1[.][A-Za-z0-9_-]+[.][A-Za-z0-9_-]+[.][A-Za-z0-9_-]{22}$' THEN
-        RETURN onceward.token_read('ow1.' || split_part(p_token, '.', 2) || '.' || right(p_token, 22), p_place) || split_part(p_token, '.', 3);
+        RETURN onceward.token_read('ow1.' || split_part(p_token, '.', 2) || '.' || split_part(p_token, '.', 4), p_place) || split_part(p_token, '.', 3);
     END IF;
     IF v_text IS NOT NULL THEN
         v_key := decode(v_text, 'escape');
