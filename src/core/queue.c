@@ -74,6 +74,11 @@ void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const
         pause_end(q, now_ms, why);
 }
 
+void queue_consumer_is(struct queue *q, struct slice consumer)
+{
+    q->rules.batch.consumer = consumer;
+}
+
 void queue_application_down(struct queue *q, int64_t now_ms, const char *why)
 {
     pause_begin(q, now_ms, PAUSE_APPLICATION, why);

@@ -171,6 +171,7 @@ static void use_consumer(struct sidecar_queue *sq)
     if (!strcmp(q->consumer, inbox_consumer(sq->sidecar->database.inbox, q->entry)))
         return;
     q->consumer = q->takes_over;
+    queue_consumer_is(&sq->core, slice_of(q->consumer));
     snprintf(text, sizeof(text),
              "its rows stay under the consumer name \"%s\", which takes_over names, and which the queue uses "
              "from now on",

@@ -173,6 +173,19 @@ def test_one_message_leaves_at_once(bed, batches):
     bed.assert_once("m1")
 
 
+def test_tokens_have_the_consumer_name_of_the_rows(bed, batches):
+    """`takes_over` names the consumer that the queue was registered with, whose rows go on under that name."""
+    former = bed.sidecar(forward=forward())
+    bed.queue.publish("m9999")
+    former.wait_for("completed", message_id="m9999")
+    assert former.term() == 0
+    bed.sidecar(consumer="new-" + bed.name, takes_over=bed.queue.name, forward=forward())
+    ids = publish(bed, 20)
+    completed(bed, 21)
+    bed.assert_once(*ids)
+    not_charged(bed, ids)
+
+
 def test_bodies_of_every_kind(bed, batches):
     bodies = {"json": (b'{"a": [1, "\xc3\xa4"]}', JSON), "broken": (b'{"a": ', JSON), "text": (b"hello", "text/plain"),
               "surrogate": (b'"\\ud800"', JSON), "deep": (b"[" * 65 + b"]" * 65, JSON), "bytes": (bytes(range(256)), JSON),

@@ -348,6 +348,9 @@ void queue_application_down(struct queue *q, int64_t now_ms, const char *why);
 /* The queue cannot be consumed as configured. reason: text for the log; NULL ends the pause. */
 void queue_refused(struct queue *q, int64_t now_ms, enum pause_reason why, const char *reason);
 
+/* Consumer name of the rows, if it is not that of the rules. Before the first claim. The slice outlives the queue. */
+void queue_consumer_is(struct queue *q, struct slice consumer);
+
 /* A cautious start begins, or one of its reasons has ended. */
 void queue_caution_begin(struct queue *q, enum caution why);
 void queue_caution_end(struct queue *q, enum caution why);
