@@ -24,32 +24,32 @@ enum {
 
 struct batch_work {
     struct delivery **deliveries;
-    struct batch_member *members;
-    bool *unattempted; /* stands behind a failed member of its key */
-    size_t n;
+    struct batch_member *members; /* the deliveries, then the members that have left the request */
+    bool *unattempted;            /* stands behind a failed member of its key */
+    size_t n, n_members;
     struct buf tokens;
 };
 
-static void add_tokens(const struct queue *q, struct batch_work *w)
+static void add_tokens(const struct queue *q, const struct request *r, struct batch_work *w)
 {
-    for (size_t i = 0; i < w->n; i++) {
+    for (size_t i = 0; i < w->n_members; i++) {
         size_t at = w->tokens.len;
 
-        token_write(&w->tokens, q->rules.batch.consumer, delivery_slice(w->deliveries[i]),
-                    w->deliveries[i]->claim.token);
+        token_write(&w->tokens, q->rules.batch.consumer, w->members[i].id,
+                    i < w->n ? w->deliveries[i]->claim.token : r->left[i - w->n].token);
         w->members[i].token.len = w->tokens.len - at;
     }
     assert(w->tokens.len > 0);
-    for (size_t i = 0, at = 0; i < w->n; at += w->members[i++].token.len)
+    for (size_t i = 0, at = 0; i < w->n_members; at += w->members[i++].token.len)
         w->members[i].token.data = w->tokens.data + at;
 }
 
 static void work_init(const struct queue *q, const struct request *r, const struct answer *a,
                       struct batch_work *w)
 {
-    *w = (struct batch_work){.n = r->members.len};
+    *w = (struct batch_work){.n = r->members.len, .n_members = r->members.len + r->n_left};
     w->deliveries = mem_zalloc(w->n + 1, sizeof(*w->deliveries));
-    w->members = mem_zalloc(w->n + 1, sizeof(*w->members));
+    w->members = mem_zalloc(w->n_members + 1, sizeof(*w->members));
     w->unattempted = mem_zalloc(w->n + 1, sizeof(*w->unattempted));
     size_t i = 0;
 
@@ -59,8 +59,10 @@ static void work_init(const struct queue *q, const struct request *r, const stru
         w->members[i++].id = delivery_slice(request_member(k));
     }
     assert(i == w->n);
+    for (; i < w->n_members; i++)
+        w->members[i].id = (struct slice){r->left[i - w->n].id, r->left[i - w->n].id_len};
     if (a->body.len && memmem(a->body.data, a->body.len, "token", strlen("token")))
-        add_tokens(q, w);
+        add_tokens(q, r, w);
 }
 
 static void work_deinit(struct batch_work *w)
@@ -69,6 +71,13 @@ static void work_deinit(struct batch_work *w)
     free(w->members);
     free(w->unattempted);
     buf_deinit(&w->tokens);
+}
+
+/* A named member that has left the request is no failure any more: its row has ended the attempt. */
+static void forget_left(const struct batch_work *w, struct batch_reading *reading)
+{
+    for (size_t i = w->n; i < w->n_members; i++)
+        reading->n_failed -= w->members[i].failed;
 }
 
 /* Members of a key stand together, in the order of its line. Those that were not attempted have not succeeded,
@@ -270,7 +279,8 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
     struct batch_work w;
 
     work_init(q, r, a, &w);
-    batch_answer_read(&reply, &rules, w.members, w.n, &reading);
+    batch_answer_read(&reply, &rules, w.members, w.n_members, &reading);
+    forget_left(&w, &reading);
     mark_unattempted(q, &w, &reading);
     if (reading.verdict == BATCH_TIMEOUT)
         batches_unanswered(r);

@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { WINDOW_LEAST_MS = 20 }; /* timer of a window that is over already */
 
@@ -44,6 +45,9 @@ void request_unkeep(struct request *r)
         return;
     assert(!r->in_flight && !r->members.len && !r->timer.slot);
     buf_deinit(&r->body);
+    for (size_t i = 0; i < r->n_left; i++)
+        free(r->left[i].id);
+    free(r->left);
     free(r);
 }
 
@@ -165,6 +169,18 @@ static void request_abandon(struct queue *q, struct request *r)
     q->application->n_abandoned++;
 }
 
+/* In `transaction` an answer may name unknown messages, since the rows decide. */
+static void left_add(const struct queue *q, struct request *r, const struct delivery *d)
+{
+    if (q->rules.transaction)
+        return;
+    r->left = mem_realloc(r->left, (r->n_left + 1) * sizeof(*r->left));
+    struct request_left *l = &r->left[r->n_left++];
+
+    *l = (struct request_left){.id = mem_copy(d->id, d->id_len), .id_len = d->id_len};
+    memcpy(l->token, d->claim.token, sizeof(l->token));
+}
+
 void request_leave(struct queue *q, struct delivery *d)
 {
     struct request *r = d->request;
@@ -172,9 +188,14 @@ void request_leave(struct queue *q, struct delivery *d)
     if (!d->in_request.next)
         return;
     list_remove(&r->members, &d->in_request);
-    if (r->in_flight && !r->members.len)
+    if (!r->in_flight)
+        return;
+    if (!r->members.len) {
         request_abandon(q, r);
-    else if (r->in_flight && r->overdue)
+        return;
+    }
+    left_add(q, r, d);
+    if (r->overdue)
         request_resume(q, r);
 }
 

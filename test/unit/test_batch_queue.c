@@ -2,6 +2,7 @@
  * which messages are charged. */
 #include "bed.h"
 #include "onceward/base/buf.h"
+#include "onceward/core/token.h"
 
 enum { N = 100, MOST = 1600, UNANSWERED = -1, DIED = -2, SERVICE_MS = 20 };
 
@@ -31,7 +32,8 @@ struct world {
     int64_t age_ms;   /* of each row at its claim */
     const char *says; /* the body of its answers */
     int64_t database_until, due_step;
-    int64_t extended_until; /* the application has extended the tokens */
+    int64_t extended_until; /* the application has extended the tokens, */
+    int n_expired;          /* but not those of the messages below this number */
     int n_size_lines, n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
 };
@@ -73,7 +75,7 @@ static void at_database(struct world *w, struct delivery *d)
     case OP_FAIL:
     case OP_REVOKE:
     case OP_RELEASE:
-        if (d->op == OP_REVOKE && w->now < w->extended_until) {
+        if (d->op == OP_REVOKE && w->now < w->extended_until && n >= w->n_expired) {
             r.answer = ROW_EXTENDED;
             r.wait_ms = w->extended_until - w->now;
             break;
@@ -1101,6 +1103,43 @@ static void an_extended_request_keeps_its_size(void **state)
     end(w);
 }
 
+/* Members are claimed at different times, so their windows end one after the other, and the answer names all. */
+static void a_failure_of_a_member_whose_window_is_over_is_read(void **state)
+{
+    static const uint8_t secret[TOKEN_SECRET];
+    struct buf by_id = {0}, by_token = {0};
+
+    buf_add_text(&by_id, "{\"failures\":[{\"id\":\"0\"},{\"id\":\"7\"}]}");
+    buf_add_text(&by_token, "{\"failures\":[{\"token\":\"");
+    token_write(&by_token, SLICE("c"), SLICE("0"), secret);
+    buf_add_text(&by_token, "\"},{\"id\":\"7\"}]}");
+    for (int i = 0; i < 2; i++) {
+        struct world *w = world(false, nothing_is_answered);
+
+        w->n_requests = 1;
+        w->extended_until = w->now + 100000;
+        w->n_expired = 1;
+        run(w, 40000);
+        const struct request *r = container_of(list_first(&w->q.held.in_flight), struct request, in_list);
+
+        assert_int_equal(r->n_sent, N);
+        assert_int_equal(r->members.len, N - 1);
+        w->status = answers_well;
+        w->says = buf_text(i ? &by_token : &by_id);
+        answer(w, (struct flight){r, w->now, 200});
+        w->says = NULL;
+        run(w, 600000);
+        for (int m = 0; m < N; m++) {
+            assert_true(w->completed[m]);
+            assert_int_equal(w->n_posts[m], m == 0 || m == 7 ? 2 : 1);
+        }
+        assert_int_equal(w->q.share->n_bad_answers, 0);
+        end(w);
+    }
+    buf_deinit(&by_id);
+    buf_deinit(&by_token);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1138,6 +1177,7 @@ int main(void)
         cmocka_unit_test(a_completion_by_another_owner_charges_no_neighbour),
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
         cmocka_unit_test(an_extended_request_keeps_its_size),
+        cmocka_unit_test(a_failure_of_a_member_whose_window_is_over_is_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -54,7 +54,7 @@ struct batch_reading {
     size_t n_failed; /* members named */
 };
 
-/* members: those that await the answer, without two of one id. Slices of the answer point into the body. */
+/* members: those of the request, without two of one id. Slices of the answer point into the body. */
 void batch_answer_read(const struct batch_reply *a, const struct batch_rules *rules,
                        struct batch_member *members, size_t n, struct batch_reading *ret);
 

@@ -21,6 +21,12 @@
  * remembers its latest request until it joins another one, since the age of its transaction and its probation count
  * until the row is written. The request is freed with the last delivery that remembers it. */
 struct request {
+    struct request_left { /* members that have left it in flight, for the answer. Only in `response` */
+        char *id;
+        size_t id_len;
+        uint8_t token[16];
+    } * left;
+    size_t n_left;
     uint64_t ref; /* unique in the process: answers and ACTION_ABANDON name it */
     struct hash_link by_ref;
     struct link in_list; /* queue_held.in_flight or .overdue */
