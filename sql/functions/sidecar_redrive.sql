@@ -4,8 +4,9 @@
 --   reset      the row was dead, and waits now with all its attempts; or it was purged, and the message makes a new one
 --   completed  the message was completed since, and a history entry may have replaced its row; the letter is deleted
 --   other      the row is claimed, or was reset before: it is unchanged
---   rowless    the letter has no row of its own, or another body was completed under its id. A letter of the delivery
---              limit that has an id is redriven by the row of that id, if that has its body
+--   mismatch   the row of its id, or the history entry, has another body
+--   rowless    the letter has no row of its own. A letter of the delivery limit that has an id is redriven by the row
+--              of that id
 --   gone       there is no such letter
 --   locked     another transaction has locked the row or the letter: try again
 --
@@ -54,15 +55,15 @@ BEGIN
         IF NOT FOUND THEN
             RETURN 'reset';
         ELSIF v_print IS DISTINCT FROM onceward.history_print(v_letter.fingerprint) THEN
-            RETURN 'rowless';
+            RETURN 'mismatch';
         END IF;
         DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
         RETURN 'completed';
     END IF;
 
-    -- The letter was stored without reading the row: it may be another message under the same id.
-    IF v_letter.rowless AND v_row.fingerprint IS DISTINCT FROM v_letter.fingerprint THEN
-        RETURN 'rowless';
+    -- Another message under the same id: the letter was stored without reading the row, or its own row was removed.
+    IF v_row.fingerprint IS DISTINCT FROM v_letter.fingerprint THEN
+        RETURN 'mismatch';
     ELSIF v_row.status = 'completed' THEN
         DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
         RETURN 'completed';

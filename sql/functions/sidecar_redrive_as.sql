@@ -44,7 +44,7 @@ BEGIN
     -- The former row stays dead. Only a later completion of it matters.
     v_other := NOT v_letter.rowless AND v_letter.message_id <> p_message_id;
     IF v_other THEN
-        SELECT r.status INTO v_row FROM onceward.inbox r
+        SELECT r.status, r.fingerprint IS NOT DISTINCT FROM v_letter.fingerprint AS is_same INTO v_row FROM onceward.inbox r
         WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             PERFORM FROM onceward.inbox r WHERE r.consumer = v_letter.consumer AND r.message_id = v_letter.message_id;
@@ -59,10 +59,10 @@ BEGIN
                 DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
                 RETURN 'completed';
             END IF;
-        ELSIF v_row.status = 'completed' THEN
+        ELSIF v_row.is_same AND v_row.status = 'completed' THEN
             DELETE FROM onceward.dead_letter l WHERE l.id = p_id;
             RETURN 'completed';
-        ELSIF v_row.status = 'processing' THEN
+        ELSIF v_row.is_same AND v_row.status = 'processing' THEN
             RETURN 'held';
         END IF;
     END IF;

@@ -10,12 +10,13 @@ SELECT CASE
                CASE WHEN entry.print IS NULL THEN 'reset'
                     WHEN entry.print = onceward.history_print(l.fingerprint) THEN 'completed'
                     ELSE 'mismatch' END
-           WHEN (l.rowless OR l.message_id <> $2) AND i.fingerprint IS DISTINCT FROM l.fingerprint THEN 'mismatch'
+           WHEN i.fingerprint IS DISTINCT FROM l.fingerprint THEN 'mismatch'
            WHEN i.status = 'completed' THEN 'completed'
            WHEN i.status = 'dead' THEN 'reset'
            ELSE 'other' END
 FROM onceward.dead_letter l
 LEFT JOIN onceward.inbox own ON own.consumer = l.consumer AND own.message_id = l.message_id
+    AND own.fingerprint IS NOT DISTINCT FROM l.fingerprint
 LEFT JOIN onceward.inbox i ON i.consumer = l.consumer AND i.message_id = $2
 LEFT JOIN LATERAL (
     SELECT h.print FROM onceward.history h WHERE h.hash = onceward.history_hash(l.consumer, l.message_id) LIMIT 1) own_entry ON true

@@ -477,6 +477,18 @@ def test_redrive_under_an_id_that_is_found_now(inbox, app):
     assert [x.id for x in inbox.letters()] == [of_old]
 
 
+@pytest.mark.parametrize("status", ["completed", "dead", "processing"])
+def test_a_letter_beside_a_row_with_another_body_stays(inbox, status):
+    """Its own row was removed (`onceward forget`, orphans_remove), and its id used for another message."""
+    inbox.claim("m1")
+    inbox.bury(("m1", Letter()))
+    letter, = (x.id for x in inbox.letters())
+    inbox.query("UPDATE onceward.inbox SET status = %s, fingerprint = '\\x01' WHERE consumer = %s", status, inbox.consumer)
+    assert inbox.value("SELECT onceward.sidecar_redrive(%s)", letter) == "mismatch"
+    assert inbox.value("SELECT onceward.sidecar_redrive_as(%s, 'new')", letter) == "reset"
+    assert inbox.row("m1").status == status and [x.id for x in inbox.letters()] == [letter]
+
+
 SUSPECT = "UPDATE onceward.inbox SET attempt = 3, crashes = 1, takeovers = 1, unproven_step = 1, renewals = 2, renewals_until = now(), batch_cap = 1 WHERE consumer = %s"
 
 
