@@ -177,8 +177,8 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
         return;
     }
     q->registrations[at] = INBOX_REFUSED;
-    if (strcmp(answer, "former") == 0) {
-        q->registrations[at] = INBOX_REGISTERED;
+    if (strcmp(answer, "former") == 0) { /* the next call asks for the record of that name */
+        q->registrations[at] = INBOX_BUSY;
         consumer_replace(q, at, result_text(result, row, R_FORMER));
         return;
     } else if (strcmp(answer, "busy") == 0) {

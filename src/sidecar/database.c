@@ -172,6 +172,7 @@ static void use_consumer(struct sidecar_queue *sq)
         return;
     q->consumer = q->takes_over;
     queue_consumer_is(&sq->core, slice_of(q->consumer));
+    sq->sidecar->presence.at_ms = 0; /* registers under it, and reads its commands */
     snprintf(text, sizeof(text),
              "its rows stay under the consumer name \"%s\", which takes_over names, and which the queue uses "
              "from now on",
@@ -192,10 +193,10 @@ static void look_at_registrations(struct sidecar *s)
         bool refused = r == INBOX_REFUSED;
 
         s->database.registered &= r == INBOX_REGISTERED;
-        if (r == INBOX_BUSY)
-            continue;
         if (!refused)
             use_consumer(sq);
+        if (r == INBOX_BUSY)
+            continue;
         if (refused && !sq->refused_told && sq->first == sq)
             report_reason(sq, EVENT_REFUSED, f.text);
         if (refused != sq->refused_told) {

@@ -168,6 +168,18 @@ def test_an_operator_names_a_consumer_by_either_name_after_a_takeover(bed):
     assert not bed.rows("SELECT FROM onceward.control WHERE consumer = %s", "new-" + bed.name)
 
 
+def test_a_pause_of_the_former_consumer_holds_from_the_start(bed):
+    former = bed.sidecar()
+    done = run("pause", "--config", write(bed), "--consumer", bed.queue.name)
+    assert done.status == 0, done.text
+    former.wait_for("paused", reason="operator", deadline=20)
+    assert former.term() == 0
+    bed.queue.publish("m1")
+    other = bed.sidecar(wait=False, environment={"ONCEWARD_FAILPOINT": ""}, consumer="new-" + bed.name, takes_over=bed.queue.name)
+    other.wait_for("paused", reason="operator", deadline=20)
+    assert not other.find("consuming") and not bed.app.posts()
+
+
 def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
     """No configuration names it, so no sidecar purges its rows."""
     sidecar = bed.sidecar(consumer="old-" + bed.name)

@@ -598,6 +598,19 @@ def test_a_replica_without_the_order_of_the_others_is_refused(bed):
     assert "a replica still runs" not in check(bed, confirmed).stdout
 
 
+def test_a_new_consumer_name_does_not_hide_a_change_of_the_order(bed):
+    """The former consumer has the record, and the running replica."""
+    ordered = Ordered(bed)
+    first = bed.sidecar(**ORDER)
+    ordered.publish(["a"], 3)
+    bed.wait_for_effects(ordered.ids())
+    other = bed.sidecar(wait=False, consumer="new-" + bed.name, takes_over=bed.queue.name)
+    assert "confirms this; another replica still runs with the recorded setting" in other.wait_for("refused")["reason"]
+    assert not other.find("consuming")
+    first.term()
+    other.wait_for("consuming")
+
+
 def test_a_replica_that_stood_still_during_a_change_of_the_order_claims_nothing(bed):
     ordered = Ordered(bed)
     first = bed.sidecar(**ORDER)

@@ -82,15 +82,15 @@ void inbox_free(struct inbox *i);
 enum inbox_registration {
     INBOX_REGISTERED = 0,
     INBOX_REFUSED = 1, /* the consumer name belongs to another queue, or the queue to another consumer: f */
-    INBOX_BUSY = 2,    /* another transaction changes the record, or the broker is still unknown: f; ask again
-                          soon */
+    INBOX_BUSY = 2,    /* another transaction changes the record, the broker is still unknown, or the name has
+                          changed to the former one: f, but for the last; ask again soon */
 };
 
 /* May items of this queue be submitted? If not, f is set (f may be NULL). */
 enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, struct fault *f);
 
 /* Consumer name that the queue is registered under, which its rows have: its own, or the former one in takes_over.
- * Valid until the inbox is freed, once the queue is registered. */
+ * Valid until the inbox is freed, once it is the former one or the queue is registered. */
 const char *inbox_consumer(const struct inbox *i, size_t queue);
 
 /* Sets the queue's broker. If that is another one, the queue is registered again. */
