@@ -11,7 +11,7 @@ DECLARE
 BEGIN
     FOR v_other IN
         SELECT DISTINCT e.queue ->> 'pattern'
-        FROM onceward.replica r, json_array_elements(r.queues) e (queue)
+        FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) e (queue)
         WHERE r.seen_at > clock_timestamp() - interval '30 seconds' AND e.queue ->> 'consumer' = p_consumer
           AND e.queue ->> 'pattern' IS NOT NULL AND e.queue ->> 'state' IS DISTINCT FROM 'drained'
     LOOP

@@ -895,6 +895,7 @@ def test_states_of_another_shape_are_no_peers(others):
     for odd in ("{}", "3", '[3, null, {"consumer": "c", "subscription": "x", "received": {}, "queue": []}]'):
         others("a").presence(odd)
         assert of_kind(others("b").presence("[]", consumers=["c"], ordered=True), "peer") == []
+        assert others("b").value("SELECT onceward.consumer_range('c', 'q-{0..3}')") == "q-{0..3}"
 
 
 def test_what_is_given_up_is_noted_until_it_is_dead_or_wanted_again(others, sessions):
