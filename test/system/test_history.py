@@ -249,7 +249,8 @@ def claim_with_an_old_snapshot(pg, sessions, inbox, app):
     wait_until(lambda: pg.query("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s", [late.pid])[0][0] == 1,
                "the late claim waits in its INSERT", 10)
     moved(inbox, app, "b")
-    wait_until(lambda: pg.query("SELECT clock_timestamp() > query_start + interval '2 seconds' FROM pg_stat_activity WHERE pid = %s",
+    # It has read the clock before it began to wait.
+    wait_until(lambda: pg.query("SELECT clock_timestamp() > waitstart + interval '2 seconds' FROM pg_locks WHERE NOT granted AND pid = %s",
                                 [late.pid])[0][0], "the minute of the late claim is over", 10)
     blocker.rollback()
     thread.join()
