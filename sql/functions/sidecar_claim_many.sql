@@ -3,6 +3,8 @@
 --
 -- p_queues has the number of each item's queue, which is a place in p_consumers, p_windows, p_max_windows (not
 -- less), p_max_attempts and p_revives. The items are sorted by consumer and id, in byte order.
+-- p_hashes has the history_hash() of each item, which costs less to compute in the sidecar. Here it is computed for
+-- an item with NULL, and for all items if p_hashes is NULL. A wrong hash hides an entry, so the effect is doubled.
 --
 -- Answers, one per item, or one with ord -n for the n items that have none. Each but completed has, if there is a
 -- row: attempt, takeovers, crashes, unproven_ms, unproven_step and batch_cap (0: none).
@@ -55,7 +57,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_claim_many(
     p_transaction boolean, p_instance text, p_number bigint, p_own boolean, p_gone text[], p_grace_ms bigint,
     p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
     p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[],
-    p_order_changes bigint DEFAULT NULL)
+    p_order_changes bigint DEFAULT NULL, p_hashes uuid[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, attempt integer, takeovers integer, crashes integer, unproven_ms bigint, unproven_step integer,
                batch_cap integer, wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
 LANGUAGE plpgsql VOLATILE
@@ -86,6 +88,10 @@ BEGIN
     v_received := onceward.time_mark(p_order_changes, p_consumers);
     v_now := least(v_received, clock_timestamp());
     v_stale := v_now - p_grace_ms * interval '1 ms';
+    -- The caller has hashed the bytes that it sends. With another encoding the ids are stored as other bytes.
+    IF p_hashes IS NOT NULL AND pg_client_encoding() <> 'UTF8' THEN
+        p_hashes := NULL;
+    END IF;
 
     -- A plain INSERT: ON CONFLICT looks into the index of the key once more for each row, takes a lock and writes WAL
     -- of its own. Another claim may have inserted an id since the snapshot. Then a block of half the items looks again,
@@ -99,7 +105,8 @@ BEGIN
             SELECT p_consumers[i.queue], i.id, 'processing', 1, i.token, i.fingerprint, v_received, v_now + p_windows[i.queue],
                    v_now + p_max_windows[i.queue], v_me, i.type, nullif(i.alone, false)
             FROM unnest(p_queues[v_from : v_upto], p_ids[v_from : v_upto], p_tokens[v_from : v_upto], p_fingerprints[v_from : v_upto],
-                        p_types[v_from : v_upto], p_alone[v_from : v_upto]) i (queue, id, token, fingerprint, type, alone)
+                        p_types[v_from : v_upto], p_alone[v_from : v_upto])
+                 WITH ORDINALITY i (queue, id, token, fingerprint, type, alone, place)
             LEFT JOIN LATERAL (
                 SELECT true AS yes FROM onceward.inbox r
                 WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
@@ -108,7 +115,7 @@ BEGIN
             -- entry has its row, too.
             LEFT JOIN LATERAL (
                 SELECT true AS yes
-                FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
+                FROM (SELECT coalesce(p_hashes[v_from + i.place - 1], onceward.history_hash(p_consumers[i.queue], i.id)) AS hash OFFSET 0) k
                 JOIN onceward.history h ON h.hash = k.hash
                 WHERE there.yes IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
                 LIMIT 1) moved ON true
@@ -250,7 +257,7 @@ BEGIN
         WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) r ON true
     LEFT JOIN LATERAL (
         SELECT h.print, h.day
-        FROM (SELECT onceward.history_hash(p_consumers[i.queue], i.id) AS hash OFFSET 0) k
+        FROM (SELECT coalesce(p_hashes[i.ord], onceward.history_hash(p_consumers[i.queue], i.id)) AS hash OFFSET 0) k
         JOIN onceward.history h ON h.hash = k.hash
         WHERE r.status IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
         LIMIT 1) moved ON true
@@ -304,4 +311,4 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION onceward.sidecar_claim_many(boolean, text, bigint, boolean, text[], bigint, text[], interval[], interval[], integer[],
-                                                   integer[], integer[], text[], uuid[], bytea[], text[], bigint[], boolean[], bigint) FROM PUBLIC;
+                                                   integer[], integer[], text[], uuid[], bytea[], text[], bigint[], boolean[], bigint, uuid[]) FROM PUBLIC;

@@ -17,7 +17,7 @@ CREATE OR REPLACE FUNCTION onceward.sidecar_claim_store_many(
     p_consumers text[], p_windows interval[], p_max_windows interval[], p_max_attempts integer[], p_revives integer[],
     p_queues integer[], p_ids text[], p_tokens uuid[], p_fingerprints bytea[], p_types text[], p_deaths bigint[], p_alone boolean[],
     p_arrivals bigint[], p_exchanges text[], p_routing_keys text[], p_content_headers bytea[], p_bodies bytea[],
-    p_order_changes bigint DEFAULT NULL)
+    p_order_changes bigint DEFAULT NULL, p_hashes uuid[] DEFAULT NULL)
 RETURNS TABLE (ord integer, answer text, attempt integer, takeovers integer, crashes integer, unproven_ms bigint, unproven_step integer,
                batch_cap integer, wait_ms bigint, age_ms bigint, taken_over boolean, namesake boolean, detail text)
 LANGUAGE plpgsql VOLATILE
@@ -35,7 +35,7 @@ BEGIN
     FOR ord, answer, attempt, takeovers, crashes, unproven_ms, unproven_step, batch_cap, wait_ms, age_ms, taken_over, namesake, detail IN
         SELECT c.* FROM onceward.sidecar_claim_many(p_transaction, p_instance, p_number, p_own, p_gone, p_grace_ms, p_consumers, p_windows,
                                                     p_max_windows, p_max_attempts, p_revives, p_queues, p_ids, p_tokens, p_fingerprints,
-                                                    p_types, p_deaths, p_alone, p_order_changes) c
+                                                    p_types, p_deaths, p_alone, p_order_changes, p_hashes) c
     LOOP
         RETURN NEXT;
     END LOOP;
@@ -66,4 +66,4 @@ $$;
 
 REVOKE ALL ON FUNCTION onceward.sidecar_claim_store_many(boolean, text, bigint, boolean, text[], bigint, text[], interval[], interval[],
                                                          integer[], integer[], integer[], text[], uuid[], bytea[], text[], bigint[],
-                                                         boolean[], bigint[], text[], text[], bytea[], bytea[], bigint) FROM PUBLIC;
+                                                         boolean[], bigint[], text[], text[], bytea[], bytea[], bigint, uuid[]) FROM PUBLIC;

@@ -140,8 +140,8 @@ struct call {
         verb,                                                                                                \
             CLAIM_COLUMNS                                                                                    \
             "sidecar_claim_many(" transaction                                                                \
-            ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)",            \
-            PARAMS(CLAIM_PARAMS, S(ORDER_CHANGES)), CLAIM_ANSWERS                                            \
+            ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",       \
+            PARAMS(CLAIM_PARAMS, S(ORDER_CHANGES), C(HASHES)), CLAIM_ANSWERS                                 \
     }
 
 #define CLAIM_STORE(verb, transaction)                                                                       \
@@ -149,9 +149,9 @@ struct call {
         verb,                                                                                                \
             CLAIM_COLUMNS "sidecar_claim_store_many(" transaction                                            \
                           ", $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, "   \
-                          "$18, $19, $20, $21, $22, $23)",                                                   \
+                          "$18, $19, $20, $21, $22, $23, $24)",                                              \
             PARAMS(CLAIM_PARAMS, C(ARRIVALS), C(STORED_EXCHANGES), C(STORED_ROUTING_KEYS),                   \
-                   C(STORED_CONTENT_HEADERS), C(STORED_BODIES), S(ORDER_CHANGES)),                           \
+                   C(STORED_CONTENT_HEADERS), C(STORED_BODIES), S(ORDER_CHANGES), C(HASHES)),                \
             CLAIM_ANSWERS                                                                                    \
     }
 
@@ -244,7 +244,7 @@ void call_encode(enum inbox_op op, struct call_data *d, const struct inbox_queue
         int p = calls[op].params[i];
 
         if (p >= FIRST_COLUMN)
-            column_encode((enum column)(p - FIRST_COLUMN), a++, items, n);
+            column_encode((enum column)(p - FIRST_COLUMN), a++, queues, items, n);
         else if (p >= FIRST_QUEUE_COLUMN)
             d->n_queues =
                 column_of_queues((enum queue_column)(p - FIRST_QUEUE_COLUMN), a++, queues, items, n);
@@ -256,7 +256,7 @@ void call_skip(enum inbox_op op, struct call_data *d, size_t n)
     struct array *a = d->arrays;
 
     for (size_t i = 0; i < calls[op].n_params; i++) {
-        if (calls[op].params[i] >= FIRST_COLUMN)
+        if (calls[op].params[i] >= FIRST_COLUMN && a->has_value)
             array_skip(a, n);
         a += calls[op].params[i] >= FIRST_QUEUE_COLUMN;
     }
@@ -286,11 +286,13 @@ void call_params(enum inbox_op op, const struct call_scalars *scalars, struct ca
             ret->values[i] = scalars->value[p];
             continue;
         }
-        struct slice s = array_slice(a, p < FIRST_COLUMN ? d->n_queues : n);
+        struct slice s = {0};
 
+        if (a->has_value)
+            s = array_slice(a, p < FIRST_COLUMN ? d->n_queues : n);
         assert(s.len <= INT_MAX);
         ret->types[i] = array_oid(a->type);
-        ret->values[i] = a->has_value ? s.data : NULL;
+        ret->values[i] = s.data;
         ret->lengths[i] = (int)s.len;
         ret->formats[i] = 1;
         a++;

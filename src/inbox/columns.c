@@ -3,6 +3,8 @@
  * Properties that most items lack are NULL. An array of only NULLs is sent as NULL and costs nothing. */
 #include "columns.h"
 
+#include "history_hash.h"
+
 #include <assert.h>
 #include <limits.h>
 #include <string.h>
@@ -36,6 +38,7 @@ enum rule {
     RULE_VALID_TEXT, /* NULL: not text */
 
     RULE_PLACE,      /* of the item's queue: see column_encode */
+    RULE_HASH,       /* of the id in the history. NULL: the queue does not compact */
     RULE_TEXT_ID,    /* NULL: the letter has its id among the raw ids */
     RULE_RAW_ID,     /* the id of a letter whose id is not text */
     RULE_MAX_WINDOW, /* at least the window */
@@ -190,12 +193,42 @@ static size_t body_bytes(enum column c, const struct inbox_item *i)
     return i->stored ? i->stored->body.len : 0;
 }
 
-void column_encode(enum column c, struct array *a, const struct inbox_item *const *items, size_t n)
+static bool any_compacts(const struct inbox_queue *queues, const struct inbox_item *const *items, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (queues[items[i]->queue].compacts)
+            return true;
+    return false;
+}
+
+static void hashes_encode(struct array *a, const struct inbox_queue *queues,
+                          const struct inbox_item *const *items, size_t n)
+{
+    bool any = any_compacts(queues, items, n);
+
+    array_start(a, ARRAY_UUID, any ? n : 0, any ? n * HISTORY_HASH_BYTES : 0);
+    for (size_t i = 0; i < n && any; i++) {
+        const struct inbox_queue *q = &queues[items[i]->queue];
+        uint8_t hash[HISTORY_HASH_BYTES];
+
+        if (q->compacts && history_hash(q->consumer, items[i]->message_id, hash))
+            array_add(a, hash, sizeof(hash));
+        else
+            array_add_null(a);
+    }
+}
+
+void column_encode(enum column c, struct array *a, const struct inbox_queue *queues,
+                   const struct inbox_item *const *items, size_t n)
 {
     const struct column_info *info = &columns[c];
     size_t bytes = n * info->size;
     int32_t of = 0;
 
+    if (info->rule == RULE_HASH) {
+        hashes_encode(a, queues, items, n);
+        return;
+    }
     if (c == COLUMN_BODIES ||
         c == COLUMN_STORED_BODIES) /* the only large columns: allocated once, as a whole */
         for (size_t i = 0; i < n; i++)

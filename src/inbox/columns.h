@@ -21,7 +21,8 @@ enum queue_column {
 };
 
 /* Encodes one column. Items must be grouped by queue. */
-void column_encode(enum column c, struct array *a, const struct inbox_item *const *items, size_t n);
+void column_encode(enum column c, struct array *a, const struct inbox_queue *queues,
+                   const struct inbox_item *const *items, size_t n);
 
 /* Adds the values of the items' queues, in the order of their first items. Returns the number of queues. */
 size_t column_of_queues(enum queue_column c, struct array *a, const struct inbox_queue *queues,

@@ -150,7 +150,8 @@ void database_dial(struct sidecar *s, struct dial *d)
                                  .max_window_ms = q->max_window_ms,
                                  .max_attempts = q->max_attempts,
                                  .revive = q->revive,
-                                 .store_ms = q->store_ms};
+                                 .store_ms = q->store_ms,
+                                 .compacts = q->compact_ms > 0};
     }
     job = inbox_connect(&s->config->database, queues, s->config->n_entries, &self, &f);
     for (size_t i = 0; i < s->config->n_entries; i++)

@@ -534,6 +534,85 @@ static void test_questions_are_left_behind(void **state)
     inbox_ask_try(b->inbox);
 }
 
+/* --- the compact history --- */
+
+/* 255 bytes of 3 each. */
+#define EURO_5  "\u20AC\u20AC\u20AC\u20AC\u20AC"
+#define EURO_85 EURO_17 EURO_17 EURO_17 EURO_17 EURO_17
+#define EURO_17 EURO_5 EURO_5 EURO_5 "\u20AC\u20AC"
+
+static const char *const id_kinds[] = {
+    "plain", "\u00E4/\u00E9", "e\u0301",     "\u00E9", "clef \U0001D11E", EURO_85,
+    " ",     "\1\177",        "'quoted\"\\", "{NULL}",
+};
+enum { N_KINDS = sizeof(id_kinds) / sizeof(*id_kinds) };
+
+/* An entry whose hash the database computes, for an id of items_make's body. */
+static void entry_make(struct bed *b, const char *consumer, const char *id)
+{
+    char hex[600] = "";
+
+    for (size_t k = 0; id[k]; k++)
+        snprintf(hex + 2 * k, 3, "%02x", (uint8_t)id[k]);
+    bed_sql(b,
+            "INSERT INTO onceward.history SELECT onceward.history_hash('%s', convert_from('\\x%s', 'UTF8')), "
+            "onceward.history_print('\\x07070707'), 1, 9000",
+            consumer, hex);
+    bed_sql(
+        b, "INSERT INTO onceward.history_begun SELECT WHERE NOT EXISTS (SELECT FROM onceward.history_begun)");
+}
+
+static void test_hashes_are_those_of_the_schema(void **state)
+{
+    struct bed *b = *state;
+
+    b->queues[0].compacts = true;
+    connect_three(b);
+    for (size_t k = 0; k < N_KINDS; k++)
+        entry_make(b, b->queues[0].consumer, id_kinds[k]);
+    items_make(b, N_KINDS);
+    for (size_t k = 0; k < N_KINDS; k++)
+        b->items[k].message_id = slice_of(id_kinds[k]);
+    bed_submit(b, INBOX_CLAIM);
+    all_are(b, ROW_COMPLETED);
+
+    /* With an id that is not text the batch is sent in pieces. */
+    b->items[2].message_id = slice_of("not \xFF text");
+    bed_submit(b, INBOX_CLAIM);
+    bed_collect(b, N_KINDS);
+    for (size_t k = 0; k < N_KINDS; k++)
+        assert_int_equal(bed_row(b, k)->row.answer, k == 2 ? ROW_INVALID : ROW_COMPLETED);
+}
+
+static void test_hashes_are_sent_for_queues_that_compact(void **state)
+{
+    static const enum inbox_op kinds[] = {INBOX_CLAIM, INBOX_CLAIM_STORE};
+    struct bed *b = *state;
+
+    b->queues[0].compacts = true;
+    connect_three(b);
+    for (size_t k = 0; k < 2; k++) {
+        entry_make(b, b->queues[0].consumer, id_kinds[k]);
+        entry_make(b, b->queues[2].consumer, id_kinds[k]);
+    }
+    /* Now the database itself finds no entry. */
+    bed_sql(
+        b,
+        "CREATE OR REPLACE FUNCTION onceward.history_hash(p_consumer text, p_message_id text) RETURNS uuid "
+        "LANGUAGE sql STABLE AS 'SELECT md5(p_message_id)::uuid'");
+    for (size_t k = 0; k < 2; k++) {
+        items_make(b, 2);
+        for (size_t i = 0; i < 2; i++) {
+            b->items[i].message_id = slice_of(id_kinds[k]);
+            b->items[i].queue = 2 * i;
+        }
+        bed_submit(b, kinds[k]);
+        bed_collect(b, 2);
+        assert_int_equal(bed_row(b, 0)->row.answer, ROW_COMPLETED);
+        assert_int_equal(bed_row(b, 1)->row.answer, ROW_CLAIMED);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, bed_setup, bed_teardown)
 
 int main(int argc, char **argv)
@@ -553,6 +632,8 @@ int main(int argc, char **argv)
         TEST(test_levers),
         TEST(test_presence_that_fails),
         TEST(test_questions_are_left_behind),
+        TEST(test_hashes_are_those_of_the_schema),
+        TEST(test_hashes_are_sent_for_queues_that_compact),
     };
 
     if (!getenv("ONCEWARD_TEST_PG")) {

@@ -209,6 +209,77 @@ def test_a_used_token_is_unknown_after_the_move_and_says_so(inbox, app):
         assert error.value.pgcode == "OW001" and "or it was completed longer than compact_after ago" in error.value.diag.message_detail
 
 
+# --- hashes that the sidecar computes ---
+
+KINDS = ["plain", "ä/é", "e\u0301", "\u00e9", "clef \U0001d11e", "\u20ac" * 85, "x" * 255, " ", "\x01\x7f", "back\\slash \\000", "'quoted\"", "{}", "NULL"]
+
+
+def made_up(inbox, *ids):
+    """Entries whose hashes are not those of the ids: found only by a claim that looks for the hashes that it was given."""
+    hashes = {message_id: str(uuid.uuid4()) for message_id in ids}
+    for value in hashes.values():
+        inbox.query("INSERT INTO onceward.history SELECT %s, onceward.history_print(%s), 1, 9000", value, fingerprint(b"body"))
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))  # leaves the mark
+    return hashes
+
+
+def test_hashes_of_all_kinds_of_ids_are_those_of_the_schema(pg, inbox, app):
+    moved(inbox, app, *KINDS)
+    hashes = {message_id: inbox_sql.history_hash(inbox.consumer, message_id) for message_id in KINDS}
+    assert answers(inbox.claim(*KINDS, hashes=hashes)) == ["completed"] * len(KINDS)
+    for message_id in KINDS:
+        assert pg.query("SELECT onceward.history_hash(%s, %s)::text", (inbox.consumer, message_id)) == [(hashes[message_id],)]
+
+
+def test_a_claim_looks_for_the_hashes_that_it_was_given(inbox, app):
+    hashes = made_up(inbox, "a", "c", "e")
+    ids = ["a", "b", "c", "d", "e"]
+    expected = ["completed", "claimed"] * 2 + ["completed"]
+    assert answers(inbox.claim(*ids, hashes={**hashes, "b": str(uuid.uuid4())})) == expected
+    assert answers(inbox.claim(*ids)) == ["claimed", "held", "claimed", "held", "claimed"]
+
+
+def test_without_a_hash_it_is_computed(inbox, app):
+    """As for the queues of a replica whose configuration has no compact_after."""
+    moved(inbox, app, "a", "b")
+    hashes = made_up(inbox, "c")
+    assert answers(inbox.claim("a", "b", "c", hashes=hashes)) == ["completed"] * 3
+    assert answers(inbox.claim("a", "b", hashes={})) == ["completed"] * 2
+    assert answers(inbox.claim("a", "b")) == ["completed"] * 2
+
+
+def test_hashes_of_a_client_with_another_encoding_are_not_used(inbox, app):
+    """It sends UTF-8, which the server takes for LATIN1: the ids are stored as other bytes than it has hashed."""
+    inbox.query("SET client_encoding = LATIN1")
+    assert answers(inbox.claim("ä", transaction=False)) == ["claimed"] and answers(inbox.settle("ä")) == ["completed"]
+    inbox.age("ä", received_at=2 * HOUR, completed_at=2 * HOUR)
+    assert move(inbox) == 1
+    hashes = {"ä": inbox_sql.history_hash(inbox.consumer, "ä")}
+    assert answers(inbox.claim("ä", hashes=hashes)) == ["completed"]
+    inbox.query("SET client_encoding = UTF8")
+    assert answers(inbox.claim("ä", hashes=hashes)) == ["claimed"]  # that is another id
+
+
+def test_claims_that_meet_another_keep_their_hashes(pg, sessions, inbox, app):
+    """After the conflict the items are inserted in blocks of half the size."""
+    put_back = replaced(pg, "sidecar_claim_many", ("'lock_timeout', '1s'", "'lock_timeout', '60s'"))
+    try:
+        blocker, late = sessions(Inbox, "blocker"), sessions(Inbox, "late")
+        hashes = made_up(inbox, "c", "f", "g")
+        blocker.begin()
+        blocker.claim("b")
+        said = []
+        thread = threading.Thread(target=lambda: said.extend(answers(late.claim(*"abcdefg", hashes=hashes))))
+        thread.start()
+        wait_until(lambda: pg.query("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s", [late.pid])[0][0] == 1,
+                   "the claim waits in its INSERT", 10)
+        blocker.commit()
+        thread.join()
+        assert said == ["claimed", "held", "completed", "claimed", "claimed", "completed", "completed"]
+    finally:
+        put_back()
+
+
 # --- every function that inserts ---
 
 def test_every_function_that_inserts_into_the_inbox_has_both_lookups():

@@ -273,9 +273,14 @@ def test_completed_rows_are_compacted_and_their_ids_still_known(bed):
     shown = status(sidecar)
     own, = [c for c in shown["compacted"] if c["consumer"] == bed.queue.name]
     assert not own["estimated"] and own["ids"] == len(names) and re.fullmatch(r"20\d\d-\d\d-\d\d", own["oldest_day"])
-    bed.queue.publish_many(names[:3])
-    for name in names[:3]:
-        sidecar.wait_for("duplicate", message_id=name)
+    # The sidecar sends the hashes of its ids, so that the database need not compute them.
+    put_back = replaced(bed, "history_hash", "convert_to(p_message_id, 'UTF8')", "convert_to(p_message_id || '?', 'UTF8')")
+    try:
+        bed.queue.publish_many(names[:3])
+        for name in names[:3]:
+            sidecar.wait_for("duplicate", message_id=name)
+    finally:
+        put_back()
     assert sidecar.term() == 0
     off = bed.sidecar()
     bed.queue.publish(names[3])

@@ -52,6 +52,7 @@ struct inbox_queue {
     int max_attempts;
     int revive;       /* number of times that a dead message may be revived by moving it to the queue again */
     int64_t store_ms; /* how long messages are stored; 0: not at all */
+    bool compacts;    /* completed rows become history entries: claims send the hashes of their ids */
 };
 
 /* The claim owner. */

@@ -58,6 +58,10 @@ def fingerprint(body):
     return hashlib.sha256(body).digest()[:16]
 
 
+def history_hash(consumer, message_id):
+    return str(uuid.UUID(bytes=hashlib.sha256(f"{consumer}\0{message_id}".encode()).digest()[:16]))
+
+
 Letter = collections.namedtuple("Letter", "reason rowless redelivered exhausted attempts raw_id body headers routing_key deaths"
                                 " content_header",
                                 defaults=("attempts", False, False, False, None, None, b"body", "{}", "q", 0, None))
@@ -138,18 +142,20 @@ class Inbox(Session):
         return ["-", self.consumer]
 
     def claim(self, *ids, again=False, body=b"body", deaths=0, transaction=True, window=30_000, grace=2_000, max_attempts=8, revive=3,
-              own=False, max_window=60_000, explain=False, gone=None, alone=False):
-        """again: with the same secrets. Rows in the order of the ids; with explain the number of pages touched."""
+              own=False, max_window=60_000, explain=False, gone=None, alone=False, hashes=None):
+        """again: with the same secrets. hashes: of ids, which the sidecar has computed. Rows in the order of the ids; with explain the number of
+        pages touched."""
         ids = sorted(ids)
         if not again:
             self.secrets.update((i, str(uuid.uuid4())) for i in ids)
         n = len(ids)
         sql = ("SELECT * FROM onceward.sidecar_claim_many(%s, %s, %s, %s, %s::text[], %s, %s::text[], %s::interval[], %s::interval[],"
                " %s::integer[], %s::integer[], %s::integer[], %s::text[], %s::uuid[], %s::bytea[], %s::text[], %s::bigint[],"
-               " %s::boolean[], %s)")
+               " %s::boolean[], %s, %s::uuid[])")
         parameters = (transaction, self.instance, self.number, own, gone, grace, self._consumers(), ["1s", f"{window} ms"],
                       ["1s", f"{max(window, max_window)} ms"], [1, max_attempts], [0, revive], [2] * n, ids, self._secrets(ids, None),
-                      [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, [alone or None] * n, self.order_changes)
+                      [Binary(fingerprint(body))] * n, [None] * n, [deaths] * n, [alone or None] * n, self.order_changes,
+                      None if hashes is None else [hashes.get(i) for i in ids])
         return self.pages(sql, *parameters) if explain else each(self.query(sql, *parameters), n)
 
     def look(self, *ids, body=b"body", grace=2_000, secret=None, transaction=True, window=30_000, max_window=60_000, own=False, gone=None):
