@@ -17,7 +17,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RETURN p_max_expires - p_expires >= p_slack
-       AND CASE WHEN p_own AND coalesce(p_takeovers, 0) = 0 AND left(p_holder, length(p_instance) + 1) = p_instance || '/'
+       AND CASE WHEN p_own AND coalesce(p_takeovers, 0) <= 0 AND left(p_holder, length(p_instance) + 1) = p_instance || '/'
                 THEN substr(p_holder, length(p_instance) + 2) ~ '^[0-9]{1,18}$'
                      AND substr(p_holder, length(p_instance) + 2)::bigint < p_number
                 ELSE cardinality(p_gone) > 0 AND p_holder ~ '/[0-9]{1,18}$'

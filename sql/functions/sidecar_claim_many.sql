@@ -168,11 +168,11 @@ BEGIN
                                        AND onceward.holder_is_gone(r.claimed_by, r.takeovers, r.token_expires_at, r.max_expires_at,
                                                                    p_max_windows[i.queue] - p_windows[i.queue], p_instance, p_number, p_own,
                                                                    p_gone)))
-                              AND (coalesce(r.takeovers, 0) = 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)))
+                              AND (coalesce(r.takeovers, 0) <= 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)))
                       WHEN 'failed' THEN
                           r.next_attempt_at <= v_now AND r.token <> i.token
                           AND CASE WHEN r.swept
-                                   THEN coalesce(r.takeovers, 0) = 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)
+                                   THEN coalesce(r.takeovers, 0) <= 0 OR (i.alone AND r.takeovers < p_max_attempts[i.queue] + 2)
                                    ELSE r.attempt < p_max_attempts[i.queue] END
                       WHEN 'waiting' THEN r.next_attempt_at <= v_now AND r.token <> i.token
                       WHEN 'dead' THEN onceward.letter_revives(r.consumer, i.id, i.deaths, p_revives[i.queue])
@@ -197,8 +197,8 @@ BEGIN
                 received_at = CASE WHEN t.is_first THEN v_received ELSE r.received_at END,
                 takeovers = CASE WHEN t.status = 'dead' THEN NULL
                                  WHEN NOT t.takes_over THEN r.takeovers
-                                 WHEN r.alone THEN coalesce(r.takeovers, 0) + 1
-                                 ELSE greatest(r.takeovers, least(coalesce(r.takeovers, 0) + 1, 2)) END,
+                                 WHEN r.alone THEN greatest(r.takeovers, 0) + 1
+                                 ELSE greatest(r.takeovers, least(greatest(r.takeovers, 0) + 1, 2)) END,
                 alone = nullif(t.alone, false),
                 crashes = CASE WHEN t.status <> 'dead' THEN r.crashes END,
                 unproven_at = CASE WHEN t.status <> 'dead' THEN r.unproven_at END,

@@ -113,6 +113,28 @@ def test_an_end_without_a_word_is_no_attempt(inbox, sessions):
     assert inbox.row("m1").attempt == 1 and inbox.row("m1").takeovers == 4
 
 
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("swept", [False, True], ids=["expired", "swept"])
+def test_a_negative_count_of_takeovers_counts_as_none(inbox, sessions, alone, swept):
+    """Somebody has changed the row by hand."""
+    other = sessions("b")
+    inbox.register((inbox.consumer, "/", inbox.consumer, None))
+    inbox.claim("m1", alone=alone)
+    inbox.query("UPDATE onceward.inbox SET takeovers = -5 WHERE consumer = %s", inbox.consumer)
+    inbox.age("m1", token_expires_at=70_000)
+    if swept:
+        assert inbox.housekeep(late=30_000).swept == 1
+    assert other.claim("m1")[0][1:4] == ("claimed", 1, 1)
+
+
+def test_an_earlier_start_whose_count_of_takeovers_is_negative_has_ended(inbox, sessions):
+    inbox.claim("m1")
+    inbox.query("UPDATE onceward.inbox SET takeovers = -5 WHERE consumer = %s", inbox.consumer)
+    later = sessions()
+    later.number = inbox.number + 1
+    assert later.claim("m1", own=True, max_window=30_000)[0][1:4] == ("claimed", 1, 1)
+
+
 def test_holders_who_had_other_work_count_up_to_two(inbox, sessions):
     """A neighbour of a killer: its holder was not alone, however often that ended."""
     other = sessions("b")
