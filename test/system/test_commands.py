@@ -1018,6 +1018,18 @@ def test_status_says_how_rows_that_nobody_comes_for_are_forgotten(place):
     assert "\n1 row of" in good("status", "--config", place.path)
 
 
+def test_status_counts_an_overdue_row_whose_times_have_no_beginning(fresh_place):
+    """Both were changed by hand."""
+    fresh_place.row("m1", "failed", next_attempt="-1 hour", window="-1 hour")
+    fresh_place.postgres.query("UPDATE onceward.inbox SET next_attempt_at = '-infinity', token_expires_at = '-infinity'")
+    seen, = json.loads(good("status", "--config", fresh_place.path, "--json"))["overdue"]
+    assert (seen["count"], seen["due_for_ms"]) == (1, 0)
+    fresh_place.row("m2", "failed", next_attempt="-1 hour", window="-1 hour")
+    seen, = json.loads(good("status", "--config", fresh_place.path, "--json"))["overdue"]
+    assert seen["count"] == 2 and 3_600_000 <= seen["due_for_ms"] < 3_900_000
+    assert "2 rows of" in good("status", "--config", fresh_place.path)
+
+
 def test_status_names_who_holds_the_lock(fresh_place):
     fresh_place.row("m1", "processing")
     fresh_place.row("m2", "processing")
