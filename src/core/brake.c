@@ -95,10 +95,12 @@ void brake_ended(struct brake *b, uint64_t id)
         m->ended = m->content != 0;
 }
 
-bool brake_force(struct brake *b, int64_t now_ms)
+bool brake_force(struct brake *b, int64_t now_ms, const char *text)
 {
     if (b->on)
         return false;
+    brake_init(b, b->threshold);
+    snprintf(b->texts[0].text, sizeof(b->texts[0].text), "%s", text);
     b->on = true;
     b->no_ids = false;
     b->since_ms = b->tried_ms = now_ms;
@@ -149,6 +151,9 @@ void brake_tell(const struct brake *b, char *ret, size_t size)
     for (size_t i = 1; i < BRAKE_TEXTS; i++)
         if (b->texts[i].n > most->n)
             most = &b->texts[i];
-    snprintf(ret, size, "%d different %s in a row failed; most often, %d times: %s", b->n,
-             b->requests ? "requests or messages" : "messages", most->n, most->text);
+    if (!b->n) /* forced */
+        snprintf(ret, size, "%s", most->text);
+    else
+        snprintf(ret, size, "%d different %s in a row failed; most often, %d times: %s", b->n,
+                 b->requests ? "requests or messages" : "messages", most->n, most->text);
 }

@@ -520,7 +520,7 @@ void life_request_failed(struct queue *q, int64_t now_ms, const struct delivery 
 
 void life_everything_fails(struct queue *q, int64_t now_ms, enum pause_reason why, const char *text)
 {
-    q->consequences.breaker_set |= brake_force(&q->share->brake, now_ms);
+    q->consequences.breaker_set |= brake_force(&q->share->brake, now_ms, text);
     pause_begin(q, now_ms, why, text);
 }
 

@@ -924,6 +924,8 @@ static void bad_answers_to_partitions_are_counted_together(void **state)
             run(w, w->now + 1);
     }
     assert_true(a->q.share->brake.on && a->q.pauses[PAUSE_BAD_ANSWER].since_ms);
+    run(b, b->now + 1);
+    assert_string_equal(b->q.pauses[PAUSE_EVERYTHING_FAILS].text, "its answer has no field Onceward-Batch");
     end(b);
     end(a);
 }

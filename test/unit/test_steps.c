@@ -959,7 +959,7 @@ static void test_a_message_without_attempts_dies_when_only_its_key_waits(void **
     struct bed *b = bed_new(&r, KIND_QUORUM);
     struct delivery *d = deliver_keyed(b, "head", 1), *other;
 
-    assert_true(brake_force(&b->q.own.brake, b->now));
+    assert_true(brake_force(&b->q.own.brake, b->now, ""));
     try_again(b, d);
     has_no_attempts(b, d);
     bed_waits(b, d, OP_CLAIM, WAIT_BRAKE, -1);

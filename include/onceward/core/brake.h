@@ -55,8 +55,9 @@ bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f
 /* The delivery with that identity has ended. */
 void brake_ended(struct brake *b, uint64_t id);
 
-/* Switches the circuit breaker on without a count, after an answer that everything fails. True: as for brake_failed. */
-bool brake_force(struct brake *b, int64_t now_ms);
+/* Switches the circuit breaker on without a count, after an answer that everything fails. text: what is wrong with it.
+ * True: as for brake_failed. */
+bool brake_force(struct brake *b, int64_t now_ms, const char *text);
 
 /* A message succeeded. True: this call has switched the circuit breaker off. */
 bool brake_succeeded(struct brake *b);
