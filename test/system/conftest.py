@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, os.path.dirname(__file__))
 
-from rig import order, process, schema, servers  # noqa: E402
+from rig import order, process, schema, servers, sessions  # noqa: E402
 from rig.bed import Bed  # noqa: E402
 
 SERVERS = "ONCEWARD_TEST_SERVERS"
@@ -108,7 +108,9 @@ def raw_postgres(described_servers):
 @pytest.fixture(scope="session")
 def worker_database(raw_postgres):
     worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    return schema.database(raw_postgres, f"onceward_{worker}_{uuid.uuid4().hex[:6]}")
+    made = schema.database(raw_postgres, f"onceward_{worker}_{uuid.uuid4().hex[:6]}")
+    made.sessions = sessions.Sessions(made)
+    return made
 
 
 @pytest.fixture

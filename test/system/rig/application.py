@@ -18,7 +18,7 @@ import urllib.parse
 
 import psycopg2
 
-from . import process
+from . import process, sessions
 from .wait import wait_until
 
 PATIENCE = 150.0  # no handler waits for longer than this
@@ -188,7 +188,7 @@ class Application:
         with self._lock:
             databases, self._databases = self._databases, []
         for database in databases:
-            database.close()
+            sessions.put(self.postgres, database)
 
     def _accept(self, listener):
         while True:
@@ -305,7 +305,7 @@ class Application:
         with self._lock:
             if self._databases:
                 return self._databases.pop()
-        return self.postgres.connect(user="app_login", autocommit=False)
+        return sessions.take(self.postgres)
 
     def give_back(self, database):
         if database.closed:

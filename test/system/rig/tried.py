@@ -9,6 +9,8 @@ import urllib.parse
 
 import psycopg2
 
+from . import sessions
+
 
 class Right(http.server.BaseHTTPRequestHandler):
     """`completion: transaction`: one transaction, complete first, an answer in every case."""
@@ -70,7 +72,7 @@ class Transaction:
     """A connection, and one transaction on it: committed, or rolled back where something was raised."""
 
     def __init__(self, postgres):
-        self.database = postgres.connect(user="app_login", autocommit=False)
+        self.postgres, self.database = postgres, sessions.take(postgres)
 
     def __enter__(self):
         return self.database.cursor()
@@ -79,7 +81,7 @@ class Transaction:
         try:
             self.database.commit() if kind is None else self.database.rollback()
         finally:
-            self.database.close()
+            sessions.put(self.postgres, self.database)
 
 
 class Publishes(Right):
