@@ -79,7 +79,7 @@ class Bed:
             forward["unix_socket"] = app.unix_socket
         base = {
             "broker": {"url": self.rabbitmq.url()},
-            "database": {"url": self.postgres.dsn(user="sidecar_login")},
+            "database": {"url": self.postgres.dsn(user="sidecar_login", sslmode="disable")},
             "log": {"level": "info", "messages": "all", "stats_interval": "250ms"},
             "shutdown_grace": "5s",
             "queues": {queue.name: merge(merge(QUEUE_DEFAULTS, {"forward": forward}), keys)},
