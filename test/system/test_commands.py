@@ -55,9 +55,7 @@ def good(*arguments, **options):
 
 
 def explained(name):
-    """Of the release build, where there is one: a hundred starts with sanitizers cost seconds, and find no more than a few do."""
-    release = os.environ.get("ONCEWARD_RELEASE_BINARY", "")
-    return good("explain", name, program=release if os.access(release, os.X_OK) else None)
+    return good("explain", name, program=schema.quick_binary())
 
 
 class Place:
@@ -387,7 +385,7 @@ def test_each_shell_completes_every_command_and_option():
     fish = good("completion", "fish")
     zsh = good("completion", "zsh")
     for command in COMMANDS:
-        said = set(re.findall(r"--([a-z][a-z-]+)", good(command, "--help"))) - {"help"}
+        said = set(re.findall(r"--([a-z][a-z-]+)", good(command, "--help", program=schema.quick_binary()))) - {"help"}
         made = set(re.findall(rf"__fish_seen_subcommand_from {command}' -l ([a-z-]+)", fish))
         others = {"dead": {"reasons"}, "completion": set(), "example": {"connect", "config", "keys"}}  # those of other commands
         assert said - others.get(command, set()) == made, command
@@ -395,7 +393,7 @@ def test_each_shell_completes_every_command_and_option():
     script = 'source <("$0" completion bash); COMP_WORDS=("${@}"); COMP_CWORD=$(($# - 1)); _onceward; echo "${COMPREPLY[@]}"'
 
     def complete(*words):
-        done = subprocess.run(["bash", "-euc", script, schema.require_binary(), "onceward", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        done = subprocess.run(["bash", "-euc", script, schema.quick_binary(), "onceward", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                               timeout=60, env=ENVIRONMENT)
         assert done.returncode == 0 and done.stderr == b"", done
         return done.stdout.decode().split()

@@ -82,7 +82,7 @@ def test_each_reason_is_explained_and_in_the_documentation():
         names = re.findall(rf'^{macro}\(\w+, "(\w+)",', text, re.M)
         assert len(names) >= 8 and table.count("\n#### ") == table.count("\n**What to do:** ") == len(names)
         for name in names:
-            assert re.search(rf"^{name} \(reason of a {of_what}\)\n  .{{10,}}\n  .{{10,}}\n", good("explain", name), re.M)
+            assert re.search(rf"^{name} \(reason of a {of_what}\)\n  .{{10,}}\n  .{{10,}}\n", explained(name), re.M)
             assert re.search(rf"^{name} +\S", listed, re.M) and f"\n#### `{name}`\n\n" in table
     assert listed in good("explain")
 
