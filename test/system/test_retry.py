@@ -343,7 +343,7 @@ def test_everything_fails_and_nobody_dies(bed, keys, answer):
 
 def test_the_brake_says_what_most_of_them_got(bed):
     """Not what the last one got; and it goes on to count while it tries."""
-    bed.app.handler = lambda request, reply: 404 if request.message_id == "m4" else 500
+    bed.app.handler = lambda request, reply: 404 if len(bed.app.posts()) == 5 else 500  # the order of the messages varies on a busy machine
     bed.queue.publish_many([f"m{i}" for i in range(20)])
     sidecar = bed.sidecar(brake=5, forward={"concurrency": 1}, retry={"backoff": "10s", "max_backoff": "10s"})  # none comes twice
     paused = sidecar.wait_for("paused", reason="everything_fails")

@@ -1041,9 +1041,9 @@ def test_whatever_races_each_message_is_completed_once(pg, request):
 
     def run(number):
         inbox, app, chance = Inbox(pg, consumer, str(number)), Application(pg), random.Random(number)
-        end = time.monotonic() + 3
+        start = time.monotonic()
         try:
-            while time.monotonic() < end:
+            while time.monotonic() < start + (3 if len(done) > 5 else 60):  # a busy machine needs longer for as many
                 some = chance.sample(ids, 8)
                 got = [i for i, r in zip(sorted(some), inbox.claim(*some, window=0, grace=0, max_attempts=10 ** 6, alone=True)) if r.answer == "claimed"]
                 for i in got:
@@ -1076,7 +1076,7 @@ def test_whatever_races_each_message_is_completed_once(pg, request):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert errors == []
     assert len(done) == len(set(done)) and len(done) > 5
     completed = pg.query("SELECT count(*) FROM onceward.inbox WHERE consumer = %s AND status = 'completed'", (consumer,))[0][0]
