@@ -77,7 +77,9 @@ def bed_on(request, tmp_path, rabbitmq):
 
 
 class PatientBed(Bed):
-    """A bed whose database may be away: its handlers may fail, and looking waits."""
+    """A bed whose database may be away: its handlers may fail, and looking waits. Its sidecars use TLS, as the default of libpq is."""
+
+    DATABASE = {}
 
     def __init__(self, *parts):
         super().__init__(*parts)
