@@ -71,6 +71,7 @@ def test_an_application_that_fails_for_a_while_loses_nothing(bed, kind):
     finish(bed, sidecar)
 
 
+@pytest.mark.short("x-expires")
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_operators_pause_keeps_the_queue(bed, kind):
     sidecar = subscribed(bed, kind)
@@ -82,6 +83,7 @@ def test_an_operators_pause_keeps_the_queue(bed, kind):
     finish(bed, sidecar)
 
 
+@pytest.mark.short("auto-delete")
 @pytest.mark.parametrize("kind", KINDS)
 def test_replicas_that_leave_the_queue_to_each_other_keep_it(bed, kind):
     """Both pause at the same time, and presence says that the other one consumes."""

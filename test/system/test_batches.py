@@ -301,6 +301,7 @@ def test_an_answer_that_says_nothing_completes_nothing(bed, batches, what):
     assert not bed.letters()
 
 
+@pytest.mark.short("400", "415")
 @pytest.mark.parametrize("status", [400, 404, 405, 413, 415, 422])
 def test_an_application_that_does_not_know_batches_kills_nothing(bed, batches, status):
     good = threading.Event()

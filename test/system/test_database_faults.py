@@ -98,6 +98,7 @@ def test_a_disk_without_room_for_rows(bed_on, private):
         disk.stop()
 
 
+@pytest.mark.long
 def test_a_disk_without_room_for_the_log(bed_on, private):
     """The server itself ends then, and does not come up again before there is room."""
     server = private.unstarted()

@@ -238,6 +238,7 @@ def test_an_application_that_has_completed_is_not_waited_for(bed, idle):
         connection.close()
 
 
+@pytest.mark.long
 def test_killed_and_run_again_nothing_is_missing_or_twice(bed, idle, tmp_path):
     fill(bed, 3000)
     path = str(tmp_path / "archive.jsonl")

@@ -100,6 +100,7 @@ def test_messages_that_do_not_end_are_returned_to_the_replica_that_takes_over(pa
     partitions.assert_ordered()
 
 
+@pytest.mark.long
 def test_a_replica_whose_application_is_down_leaves_its_partitions(partitions, bed):
     """On every broker: it closes, and stays away while another replica is subscribed."""
     bed.expects_errors = True  # requests that the end of the application cut off

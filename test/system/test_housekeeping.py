@@ -318,6 +318,7 @@ def test_the_size_of_a_large_history_is_an_estimate(bed):
     bed.rows("TRUNCATE onceward.history")
 
 
+@pytest.mark.short("dead")
 @pytest.mark.parametrize("policy", ["dead", "duplicate"])
 def test_another_body_under_a_compacted_id(bed, policy):
     sidecar = bed.sidecar(on_body_mismatch=policy, **COMPACT)

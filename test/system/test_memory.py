@@ -83,6 +83,7 @@ def test_256_messages_of_1_mib_stay_within_max_bytes_and_16_mib(bed, release):
     bed.assert_acked()
 
 
+@pytest.mark.long
 def test_60_messages_with_100_kb_of_voids_stay_within_max_bytes_and_24_mib(bed, release):
     """A void takes a byte on the wire, and forty here: 4 MB each, beside a body of one byte."""
     gate = Gate()

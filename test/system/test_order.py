@@ -299,6 +299,7 @@ def test_redelivered_messages_may_together_exceed_the_largest_single_one(bed):
     bed.assert_acked()
 
 
+@pytest.mark.long
 def test_kills_and_restarts_of_three_replicas_keep_the_order(bed):
     ordered = Ordered(bed)
     keys = [f"k{i}" for i in range(30)]

@@ -397,6 +397,7 @@ def test_a_lost_connection_loses_nothing(request, tmp_path, fresh_postgres, own_
         made.deinit()
 
 
+@pytest.mark.long
 def test_rows_wait_while_the_whole_broker_is_stopped_and_go_out_in_their_order(request, tmp_path, fresh_postgres, own_broker):  # noqa: F811
     made = Bed(request.node.name, tmp_path, fresh_postgres, own_broker)
     request.node.bed = made
@@ -582,6 +583,7 @@ def test_an_ordered_exchange_keeps_the_order_of_each_routing_key(box):
     wait_for_nothing_waiting(box)
 
 
+@pytest.mark.long
 def test_without_write_permission_an_exchange_stops_and_goes_on_in_order(box):
     name, other = box.name, box.name + "-other"
     box.queue.channel.exchange_declare(other, "direct", durable=True)

@@ -214,6 +214,7 @@ def test_now_means_the_grace_and_work_that_outlasts_it_is_given_back_uncharged(b
     assert_nothing_left(bed)
 
 
+@pytest.mark.short("transaction")
 @pytest.mark.parametrize("completion", ["transaction", "response"])
 def test_reloads_under_load(bed, completion):
     """Two queues are full of work each time, and the last reload is to another application."""

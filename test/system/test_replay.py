@@ -122,6 +122,7 @@ def test_a_new_consumer_does_each_once(bed, other):
     assert all(n == 2 for n in bed.app.effects().values())
 
 
+@pytest.mark.long
 def test_interrupted_ten_times_all_are_there_once_and_in_order(bed, other, idle):
     """By SIGTERM, each time somewhere else; what is on its way is waited for, so nothing is there twice."""
     put(bed, MANY)
