@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg2
 
 from .. import plot
+from ..claimer import Claimer
 from ..drain import drain
 from ..memory import Group
 from ..verdicts import Verdicts
@@ -48,18 +49,18 @@ SELECT hash, n, 1, 9000
 FROM (SELECT onceward.history_hash('c', md5('id' || n)::uuid::text) AS hash, n FROM generate_series(%s, %s) n OFFSET 0) x
 ORDER BY uuid_hash(hash) & 16383
 """
-CLAIM = ("SELECT count(*) FROM onceward.sidecar_claim_many(true, 'bench', 1, false, NULL, 2000, '{c}', '{30s}', '{60s}', '{8}', '{3}',"
-         " array_fill(1, ARRAY[%s]), %s::text[], %s::uuid[], array_fill('\\x00'::bytea, ARRAY[%s]), NULL, NULL, NULL)")
 
 
 class Client:
-    """A connection, and the CPU of the process that serves it."""
+    """A connection, one that claims, and the CPU of the processes that serve them. hashes: see Claimer."""
 
-    def __init__(self, bed, database):
-        self.connection = psycopg2.connect(bed.postgres.dsn(database=database, application_name="bench"))
+    def __init__(self, bed, database, hashes=False):
+        dsn = bed.postgres.dsn(database=database, application_name="bench")
+        self.connection = psycopg2.connect(dsn)
         self.connection.autocommit = True
         self.cursor = self.connection.cursor()
         self.pid = self.connection.info.backend_pid
+        self.claimer = Claimer(dsn, hashes)
         self.claimed = []
 
     def query(self, sql, *parameters):
@@ -72,18 +73,18 @@ class Client:
     def cpu_us(self):
         return self.scheduled()[0] / 1000
 
-    def scheduled(self):
+    def scheduled(self, pid=None):
         """ns on a CPU, and ns in which it waited for one, since other programs had them."""
-        with open(f"/proc/{self.pid}/schedstat") as f:
+        with open(f"/proc/{pid or self.pid}/schedstat") as f:
             return [int(n) for n in f.read().split()[:2]]
 
     def claims(self, seconds=SECONDS, end=None):
         """µs of CPU a claim of new ids, and claims a second of the server's time. Time without a CPU does not count."""
-        start, before, busy, n = time.monotonic(), self.scheduled(), 0.0, 0
+        start, before, busy, n = time.monotonic(), self.scheduled(self.claimer.pid), 0.0, 0
         while time.monotonic() - start < seconds if end is None else not end.is_set():
             busy += self.claims_at_once()
             n += BATCH * AT_ONCE
-        cpu, waited = (now - then for now, then in zip(self.scheduled(), before))
+        cpu, waited = (now - then for now, then in zip(self.scheduled(self.claimer.pid), before))
         return cpu / 1000 / n, n / (busy - waited / 1e9)
 
     def claims_at_once(self):
@@ -91,10 +92,10 @@ class Client:
         calls = []
         for _ in range(AT_ONCE):
             ids = sorted(str(uuid.uuid4()) for _ in range(BATCH))
-            calls += [b"BEGIN", self.cursor.mogrify(CLAIM, (BATCH, ids, [str(uuid.uuid4()) for _ in ids], BATCH)), b"COMMIT"]
+            calls.append(self.claimer.parameters(ids))
             self.claimed += ids
         asked = time.monotonic()
-        self.cursor.execute(b";".join(calls))
+        self.claimer.send(calls)
         return time.monotonic() - asked
 
     def wal_bytes(self, n_calls):
@@ -116,6 +117,7 @@ class Client:
         self.query("VACUUM onceward.inbox")
 
     def close(self):
+        self.claimer.close()
         self.connection.close()
 
 
@@ -126,6 +128,8 @@ def grow(client, compact, first, last):
         n = (last - first + 1) // ROWS_OF
         client.query(ROWS, first, first + n - 1)
         client.query(ENTRIES, first + n, last)
+        # Without it claims look for no entry.
+        client.query("INSERT INTO onceward.history_begun SELECT WHERE NOT EXISTS (SELECT FROM onceward.history_begun)")
     else:
         client.query(ROWS, first, last)
     client.query("RESET synchronous_commit; ANALYZE onceward.inbox, onceward.history")
@@ -174,9 +178,9 @@ def measure_wal(g, v):
             n = n_calls * BATCH * AT_ONCE
             found = {}
             for compression in ("off", "lz4"):
-                client.query(f"SET wal_compression = {compression}")
+                client.claimer.set("wal_compression", compression)
                 found[compression] = client.wal_bytes(n_calls)
-            client.query("RESET wal_compression")
+            client.claimer.set("wal_compression", "DEFAULT")
             whole = 8192 * pages / n * (1 - math.exp(-n / pages))
             v.tell(f"{label}: bytes of WAL a claim, {n:,} after a checkpoint",
                    f"{found['off']:,.0f}, with lz4 {found['lz4']:,.0f}; whole pages of the key by the formula {whole:,.0f}")
@@ -277,7 +281,7 @@ class Growth:
     def __init__(self, bed, server, v):
         self.bed, self.server, self.v, self.done = bed, server, v, 0
         self.names = {label: bed.new_database("t_onceward") for label in ("empty", "rows", "compact")}
-        self.clients = {label: Client(bed, name) for label, name in self.names.items()}
+        self.clients = {label: Client(bed, name, label == "compact") for label, name in self.names.items()}
         self.levels, self.measured, self.sizes = [], [], []
 
     def grow(self, upto):
@@ -333,6 +337,13 @@ def measure_cpu(g, v):
         return
     cpu = {label: m[0] for label, m in in_blocks({label: g.clients[label] for label in ("many rows", "compact")}).items()}
     v.most(f"µs of CPU a claim, of that with {MANY:,} whole rows", cpu["compact"] / cpu["many rows"], 1.1)
+
+
+def measure_hashes(g, v):
+    """What a claim costs by an older program."""
+    clients = {"sent": g.clients["compact"], "computed by the database": Client(g.bed, g.names["compact"])}
+    v.tell("µs of CPU a claim with hashes", ", ".join(f"{label} {cpu:.1f}" for label, (cpu, _) in in_turn(clients).items()))
+    clients["computed by the database"].close()
 
 
 def measure_moves(g, v):
@@ -394,6 +405,7 @@ def prove(bed, o):
         if len(g.levels) > 1:
             write(g, o.out)
         measure_cpu(g, v)
+        measure_hashes(g, v)
         measure_wal(g, v)
         measure_moves(g, v)
         measure_vacuum(g, v)
