@@ -77,13 +77,13 @@ class Place:
             json.dump(config, f)
         return path
 
-    def row(self, message_id, status, attempt=1, age="1 hour", error=None, next_attempt="0 s", window="30 s"):
+    def row(self, message_id, status, attempt=1, age="1 hour", error=None, next_attempt="0 s", window="30 s", fingerprint="\\xabcd"):
         self.postgres.query(
             "INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at, alive_since,"
             " token_expires_at, max_expires_at, next_attempt_at, completed_at, claimed_by, last_error)"
-            " VALUES (%s, %s, %s, %s, gen_random_uuid(), '\\x00', now() - %s::interval, now(), now() + %s::interval, now(),"
+            " VALUES (%s, %s, %s, %s, gen_random_uuid(), %s, now() - %s::interval, now(), now() + %s::interval, now(),"
             " now() + %s::interval, now(), 'instance-1', %s)",
-            (self.queue.name, message_id, status, attempt, age, window, next_attempt, error))
+            (self.queue.name, message_id, status, attempt, fingerprint, age, window, next_attempt, error))
 
     def letter(self, message_id="m1", reason="attempts", body=b"hello", rowless=False, age="5 min", consumer=None, queue=None,
                error="answered 500", properties=None, headers=None, raw_id=None, vhost="/"):
@@ -1335,8 +1335,7 @@ def test_redrive_finds_the_id_that_was_there_all_the_time(place):
     """The message died without an id, or as another body, because message_id looked elsewhere; it is published unchanged, also with --new-id."""
     place.row("m2", "dead")
     place.row("m3", "completed")
-    place.postgres.query("UPDATE onceward.inbox SET fingerprint = '\\xabcd'")
-    place.row("m4", "waiting")
+    place.row("m4", "waiting", fingerprint="\\x00")
     letters = [place.letter(None, rowless=True, reason="no_message_id", properties={"message_id": f"m{i}", "type": "order"},
                             headers={"n": i}) for i in (1, 2, 3)]
     letters += [place.letter("order", rowless=True, reason="body_mismatch", properties={"message_id": "m4", "type": "order"}),
