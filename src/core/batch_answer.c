@@ -21,8 +21,7 @@ struct batch_reader {
     struct scan scan;
     struct batch_member *members;
     size_t n, next; /* next: where the search begins, since entries usually have the order of the members */
-    size_t n_failed;
-    bool unknown; /* an entry matches no member */
+    bool unknown;   /* an entry matches no member */
     struct buf text;
 };
 
@@ -147,7 +146,6 @@ static bool read_entry(struct batch_reader *r)
     m->status = status_of_entry(e.status);
     m->retry_after_ms = e.retry_after_ms;
     m->error = e.error;
-    r->n_failed++;
     return true;
 }
 
@@ -304,7 +302,6 @@ static void read_success(const struct batch_reply *a, const struct batch_rules *
         ret->verdict = BATCH_BAD;
         return;
     }
-    ret->n_failed = r.n_failed;
     ret->verdict = a->status == 202 && rules->outcome.transaction ? BATCH_ACCEPTED : BATCH_ANSWERED;
 }
 

@@ -73,24 +73,27 @@ static void work_deinit(struct batch_work *w)
     buf_deinit(&w->tokens);
 }
 
-/* A named member that has left the request is no failure any more: its row has ended the attempt. */
-static void forget_left(const struct batch_work *w, struct batch_reading *reading)
-{
-    for (size_t i = w->n; i < w->n_members; i++)
-        reading->n_failed -= w->members[i].failed;
-}
-
 /* Members of a key stand together, in the order of its line. Those that were not attempted have not succeeded,
  * whether the answer names them or not. */
-static void mark_unattempted(const struct queue *q, struct batch_work *w, struct batch_reading *reading)
+static void mark_unattempted(const struct queue *q, struct batch_work *w)
 {
     bool has_failed = false;
 
     for (size_t i = 0; i < w->n && q->rules.transaction; i++) {
         w->unattempted[i] = has_failed && w->deliveries[i]->claim.is_behind;
-        reading->n_failed += w->unattempted[i] && !w->members[i].failed;
         has_failed = w->members[i].failed || w->unattempted[i];
     }
+}
+
+/* Do some members succeed, and some not? One that is named after it has left the request does not count: its row has
+ * ended the attempt. */
+static bool some_succeed(const struct batch_work *w)
+{
+    size_t n_failed = 0;
+
+    for (size_t i = 0; i < w->n; i++)
+        n_failed += w->members[i].failed || w->unattempted[i];
+    return n_failed && n_failed < w->n;
 }
 
 /* Writes "answered 503: "the application's text"", as for a message that was answered alone. */
@@ -121,7 +124,7 @@ static void note_bad(struct queue *q, int64_t now_ms, const struct batch_reading
 }
 
 static void note_reading(struct queue *q, int64_t now_ms, struct request *r, const struct answer *a,
-                         const struct batch_reading *reading)
+                         const struct batch_work *w, const struct batch_reading *reading)
 {
     switch (reading->verdict) {
     case BATCH_ANSWERED:
@@ -129,7 +132,7 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
         q->share->knows_batches = true;
         q->share->n_bad_answers = 0;
         q->application->n_succeeded++;
-        r->some_succeeded = reading->n_failed && reading->n_failed < r->members.len;
+        r->some_succeeded = some_succeed(w);
         batches_learn_more(q, r);
         break;
     case BATCH_BAD:
@@ -280,11 +283,10 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
 
     work_init(q, r, a, &w);
     batch_answer_read(&reply, &rules, w.members, w.n_members, &reading);
-    forget_left(&w, &reading);
-    mark_unattempted(q, &w, &reading);
+    mark_unattempted(q, &w);
     if (reading.verdict == BATCH_TIMEOUT)
         batches_unanswered(r);
-    note_reading(q, now_ms, r, a, &reading);
+    note_reading(q, now_ms, r, a, &w, &reading);
     struct answer shown = *a;
 
     if (reading.why)

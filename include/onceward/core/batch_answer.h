@@ -51,7 +51,6 @@ struct batch_member {
 struct batch_reading {
     enum batch_verdict verdict;
     const char *why; /* BATCH_BAD: the reason, static text */
-    size_t n_failed; /* members named */
 };
 
 /* members: those of the request, without two of one id. Slices of the answer point into the body. */
