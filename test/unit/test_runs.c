@@ -321,6 +321,15 @@ static void test_a_run_waits_for_all_answers_to_its_claims(void **state)
     }
 }
 
+/* Delivers messages 1 to last while the row of the first is locked: the claims of the others read their rows. */
+static void deliver_behind_a_lock(struct world *w, int last)
+{
+    w->locked[1] = true;
+    deliver_some(w, 1, last, 1);
+    run(w, 1000);
+    w->locked[1] = false;
+}
+
 /* Rows that were taken over, or whose message has crashed an application, cause no claims behind them. */
 static void test_a_message_with_a_failure_in_its_row_goes_alone(void **state)
 {
@@ -328,12 +337,9 @@ static void test_a_message_with_a_failure_in_its_row_goes_alone(void **state)
     for (int crashed = 0; crashed < 2; crashed++) {
         struct world *w = world(true);
 
-        w->locked[1] = true;
         w->takeovers[3] = !crashed;
         w->crashes[3] = crashed;
-        deliver_some(w, 1, 5, 1);
-        run(w, 1000);
-        w->locked[1] = false;
+        deliver_behind_a_lock(w, 5);
         run(w, 5000);
         assert_string_equal(w->requests, "1;2;3;4 5<4;");
         assert_int_equal(w->n_claims[3], 2);
@@ -348,13 +354,10 @@ static void test_claims_know_the_caps_of_their_rows(void **state)
     struct world *w = world(true);
     (void)state;
 
-    w->locked[1] = true;
     for (int n = 2; n <= 6; n++)
         w->caps[n] = 2;
     w->caps[7] = w->caps[8] = 40;
-    deliver_some(w, 1, 8, 1);
-    run(w, 1000);
-    w->locked[1] = false;
+    deliver_behind_a_lock(w, 8);
     run(w, 5000);
     assert_string_equal(w->requests, "1;2 3<2;4 5<4;6;7 8<7;");
     for (int n = 2; n <= 8; n++)
@@ -368,12 +371,9 @@ static void test_claims_know_the_learned_size(void **state)
     struct world *w = world(true);
     (void)state;
 
-    w->locked[1] = true;
     for (int n = 2; n <= 6; n++)
         w->caps[n] = 8;
-    deliver_some(w, 1, 6, 1);
-    run(w, 1000);
-    w->locked[1] = false;
+    deliver_behind_a_lock(w, 6);
     w->application.batch_size.messages = 3;
     run(w, 5000);
     assert_string_equal(w->requests, "1;2 3<2 4<3;5 6<5;");
