@@ -9,6 +9,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* The name of a member that has left its request in flight. */
+struct request_left {
+    char *id;
+    size_t id_len;
+    uint8_t token[16];
+};
+
 /* A request to the application, and the deliveries that it carries: its *members*. The window, the marks of the two
  * limiters and the application's bookkeeping are those of the request. Its answer becomes one fact per member.
  *
@@ -21,11 +28,8 @@
  * remembers its latest request until it joins another one, since the age of its transaction and its probation count
  * until the row is written. The request is freed with the last delivery that remembers it. */
 struct request {
-    struct request_left { /* members that have left it in flight, for the answer. Only in `response` */
-        char *id;
-        size_t id_len;
-        uint8_t token[16];
-    } * left;
+    struct request_left
+        *left; /* members that have left it in flight, in `response`: the answer may name them */
     size_t n_left;
     uint64_t ref; /* unique in the process: answers and ACTION_ABANDON name it */
     struct hash_link by_ref;
