@@ -180,7 +180,9 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
     if (strcmp(answer, "former") == 0) { /* the next call asks for the record of that name */
         q->registrations[at] = INBOX_BUSY;
         consumer_replace(q, at, result_text(result, row, R_FORMER));
-        return;
+        fault_set(&f,
+                  "its rows belong to consumer \"%s\", which takes_over names: that one is registered next",
+                  q->list[at].consumer);
     } else if (strcmp(answer, "busy") == 0) {
         q->registrations[at] = INBOX_BUSY;
         fault_set(&f, "the record of consumer \"%s\" is being changed, or its broker is not known yet",

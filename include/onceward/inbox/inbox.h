@@ -83,8 +83,9 @@ void inbox_free(struct inbox *i);
 enum inbox_registration {
     INBOX_REGISTERED = 0,
     INBOX_REFUSED = 1, /* the consumer name belongs to another queue, or the queue to another consumer: f */
-    INBOX_BUSY = 2,    /* another transaction changes the record, the broker is still unknown, or the name has
-                          changed to the former one: f, but for the last; ask again soon */
+    INBOX_BUSY =
+        2, /* another transaction changes the record, the broker is still unknown, or the name has just
+                          become the former one: f; ask again soon */
 };
 
 /* May items of this queue be submitted? If not, f is set (f may be NULL). */
