@@ -5,8 +5,8 @@
 -- This walk is separate from that of sidecar_keep_house: an inbox that grows quickly does not delay it, and a large
 -- history does not delay the purge, the sweep and the moves.
 --
--- One sidecar runs this walk once a day, for all consumers: the keeper of the first consumer that has a keeper now. For
--- all other callers next_page is -1, and nothing was done; also when the day's walk has ended, and when the clocks
+-- The keeper of the first consumer that has a keeper now runs this walk once a day, for all consumers. For all other
+-- callers next_page is -1, and nothing was done; also when the day's walk has ended, and when the clocks
 -- differ by more than a minute (see sidecar_keep_house). A lease that ends later than any possible one does not
 -- count, so a consumer that was abandoned while the clock was ahead does not keep the others from the walk.
 --

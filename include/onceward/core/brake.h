@@ -55,7 +55,7 @@ bool brake_failed(struct brake *b, int64_t now_ms, const struct brake_failure *f
 /* The delivery with that identity has ended. */
 void brake_ended(struct brake *b, uint64_t id);
 
-/* Switches the circuit breaker on without a count, after an answer that everything fails. text: what is wrong with it.
+/* Switches the circuit breaker on without a count, after an answer that everything fails. text: the reason.
  * True: as for brake_failed. */
 bool brake_force(struct brake *b, int64_t now_ms, const char *text);
 
