@@ -189,8 +189,10 @@ static uint64_t body_read(const char *body, size_t len, char *id)
         t = after(body, len, "\\\"t\\\":\\\"");
     }
     id[0] = 0;
-    if (mid && mid + ID <= body + len)
-        snprintf(id, ID + 1, "%s", mid);
+    if (mid && mid + ID <= body + len) {
+        memcpy(id, mid, ID); /* snprintf would read all of what follows */
+        id[ID] = 0;
+    }
     return t ? strtoull(t, NULL, 10) : 0;
 }
 
