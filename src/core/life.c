@@ -31,21 +31,21 @@
  *   claim       wanted key       ─▶ claim dead_letter
  *   claim       wanted leader    ─▶ claim ack
  *   claim       sent   row       ─▶ claim look renew publish forward release dead_letter ack reject
- *   claim       sent   leave     ─▶ release requeue
+ *   claim       sent   leave     ─▶ release publish requeue
  *   look        wanted turn      ─▶ look
  *   look        wanted due       ─▶ look
  *   look        wanted leave     ─▶ publish dead_letter requeue
  *   look        wanted command   ─▶ claim
  *   look        wanted lost      ─▶ look
  *   look        sent   row       ─▶ claim look publish dead_letter ack
- *   look        sent   leave     ─▶ requeue
+ *   look        sent   leave     ─▶ publish requeue
  *   renew       wanted turn      ─▶ renew
  *   renew       wanted due       ─▶ renew
  *   renew       wanted leave     ─▶ publish dead_letter requeue
  *   renew       wanted command   ─▶ claim
  *   renew       wanted lost      ─▶ renew
  *   renew       sent   row       ─▶ claim renew publish dead_letter ack reject
- *   renew       sent   leave     ─▶ requeue
+ *   renew       sent   leave     ─▶ publish requeue
  *   publish     wanted turn      ─▶ publish
  *   publish     wanted due       ─▶ publish
  *   publish     wanted leave     ─▶ publish dead_letter requeue
@@ -63,29 +63,29 @@
  *   check       wanted due       ─▶ check
  *   check       wanted leave     ─▶ release publish dead_letter requeue
  *   check       sent   row       ─▶ claim check fail release dead_letter ack
- *   check       sent   leave     ─▶ release requeue
+ *   check       sent   leave     ─▶ release publish requeue
  *   complete    wanted turn      ─▶ complete
  *   complete    wanted due       ─▶ complete
  *   complete    wanted leave     ─▶ publish dead_letter requeue
  *   complete    sent   row       ─▶ claim complete ack
- *   complete    sent   leave     ─▶ requeue
+ *   complete    sent   leave     ─▶ publish requeue
  *   fail        wanted turn      ─▶ fail
  *   fail        wanted due       ─▶ fail
  *   fail        wanted leave     ─▶ publish dead_letter requeue
  *   fail        sent   row       ─▶ claim check fail ack
- *   fail        sent   leave     ─▶ requeue
+ *   fail        sent   leave     ─▶ publish requeue
  *   revoke      wanted turn      ─▶ revoke
  *   revoke      wanted due       ─▶ revoke
  *   revoke      wanted answer    ─▶ check complete fail release dead_letter
  *   revoke      wanted leave     ─▶ publish dead_letter requeue
  *   revoke      sent   row       ─▶ claim forward revoke ack
- *   revoke      sent   leave     ─▶ requeue
+ *   revoke      sent   leave     ─▶ publish requeue
  *   release     wanted turn      ─▶ release
  *   release     wanted due       ─▶ release
  *   release     wanted leave     ─▶ publish dead_letter requeue
  *   release     wanted lost      ─▶ release
  *   release     sent   row       ─▶ claim publish release ack requeue
- *   release     sent   leave     ─▶ requeue
+ *   release     sent   leave     ─▶ publish requeue
  *   dead_letter wanted turn      ─▶ release dead_letter
  *   dead_letter wanted due       ─▶ dead_letter
  *   dead_letter wanted leave     ─▶ release publish dead_letter reject requeue
@@ -145,21 +145,21 @@ static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
     [OP_CLAIM][PHASE_WANTED][FACT_KEY] = TO(CLAIM) | TO(DEAD_LETTER),
     [OP_CLAIM][PHASE_WANTED][FACT_LEADER] = TO(CLAIM) | TO(ACK),
     [OP_CLAIM][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(RENEW) | TO(PUBLISH) | TO(FORWARD) | TO(RELEASE) | TO(DEAD_LETTER) | TO(ACK) | TO(REJECT),
-    [OP_CLAIM][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
+    [OP_CLAIM][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(REQUEUE),
     [OP_LOOK][PHASE_WANTED][FACT_TURN] = TO(LOOK),
     [OP_LOOK][PHASE_WANTED][FACT_DUE] = TO(LOOK),
     [OP_LOOK][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_LOOK][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM),
     [OP_LOOK][PHASE_WANTED][FACT_LOST] = TO(LOOK),
     [OP_LOOK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(LOOK) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(ACK),
-    [OP_LOOK][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_LOOK][PHASE_SENT][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
     [OP_RENEW][PHASE_WANTED][FACT_TURN] = TO(RENEW),
     [OP_RENEW][PHASE_WANTED][FACT_DUE] = TO(RENEW),
     [OP_RENEW][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_RENEW][PHASE_WANTED][FACT_COMMAND] = TO(CLAIM),
     [OP_RENEW][PHASE_WANTED][FACT_LOST] = TO(RENEW),
     [OP_RENEW][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(RENEW) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(ACK) | TO(REJECT),
-    [OP_RENEW][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_RENEW][PHASE_SENT][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
     [OP_PUBLISH][PHASE_WANTED][FACT_TURN] = TO(PUBLISH),
     [OP_PUBLISH][PHASE_WANTED][FACT_DUE] = TO(PUBLISH),
     [OP_PUBLISH][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
@@ -177,29 +177,29 @@ static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
     [OP_CHECK][PHASE_WANTED][FACT_DUE] = TO(CHECK),
     [OP_CHECK][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_CHECK][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(CHECK) | TO(FAIL) | TO(RELEASE) | TO(DEAD_LETTER) | TO(ACK),
-    [OP_CHECK][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(REQUEUE),
+    [OP_CHECK][PHASE_SENT][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(REQUEUE),
     [OP_COMPLETE][PHASE_WANTED][FACT_TURN] = TO(COMPLETE),
     [OP_COMPLETE][PHASE_WANTED][FACT_DUE] = TO(COMPLETE),
     [OP_COMPLETE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_COMPLETE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(COMPLETE) | TO(ACK),
-    [OP_COMPLETE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_COMPLETE][PHASE_SENT][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
     [OP_FAIL][PHASE_WANTED][FACT_TURN] = TO(FAIL),
     [OP_FAIL][PHASE_WANTED][FACT_DUE] = TO(FAIL),
     [OP_FAIL][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_FAIL][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(CHECK) | TO(FAIL) | TO(ACK),
-    [OP_FAIL][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_FAIL][PHASE_SENT][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
     [OP_REVOKE][PHASE_WANTED][FACT_TURN] = TO(REVOKE),
     [OP_REVOKE][PHASE_WANTED][FACT_DUE] = TO(REVOKE),
     [OP_REVOKE][PHASE_WANTED][FACT_ANSWER] = TO(CHECK) | TO(COMPLETE) | TO(FAIL) | TO(RELEASE) | TO(DEAD_LETTER),
     [OP_REVOKE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_REVOKE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(FORWARD) | TO(REVOKE) | TO(ACK),
-    [OP_REVOKE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_REVOKE][PHASE_SENT][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
     [OP_RELEASE][PHASE_WANTED][FACT_TURN] = TO(RELEASE),
     [OP_RELEASE][PHASE_WANTED][FACT_DUE] = TO(RELEASE),
     [OP_RELEASE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_RELEASE][PHASE_WANTED][FACT_LOST] = TO(RELEASE),
     [OP_RELEASE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(PUBLISH) | TO(RELEASE) | TO(ACK) | TO(REQUEUE),
-    [OP_RELEASE][PHASE_SENT][FACT_LEAVE] = TO(REQUEUE),
+    [OP_RELEASE][PHASE_SENT][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
     [OP_DEAD_LETTER][PHASE_WANTED][FACT_TURN] = TO(RELEASE) | TO(DEAD_LETTER),
     [OP_DEAD_LETTER][PHASE_WANTED][FACT_DUE] = TO(DEAD_LETTER),
     [OP_DEAD_LETTER][PHASE_WANTED][FACT_LEAVE] = TO(RELEASE) | TO(PUBLISH) | TO(DEAD_LETTER) | TO(REJECT) | TO(REQUEUE),

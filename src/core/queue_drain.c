@@ -46,7 +46,18 @@ static void drain_out(struct queue *q, int64_t now_ms)
     }
 }
 
-/* Stores a message whole that the broker would drop when requeued, and whose row stayed locked. The row is left
+/* Does a statement about the delivery get no answer, although the drain is about to end? */
+static bool drain_is_unanswered(const struct queue *q, int64_t now_ms, const struct delivery *d)
+{
+    enum { PATIENCE_MS = 1000 };
+
+    if (operation_info(d->op)->link != LINK_DATABASE || d->wait == WAIT_RENEWAL)
+        return false;
+    return d->wait == WAIT_LOCKED || !database_is_up(q->database) ||
+           (d->phase == PHASE_SENT && now_ms - d->ready_ms >= PATIENCE_MS);
+}
+
+/* Publishes a copy of a message that the broker would drop when requeued, or stores it whole. The row is left
  * unchanged. With a delivery limit of 0 that is each message. */
 static void drain_near(struct queue *q, int64_t now_ms)
 {
@@ -56,12 +67,13 @@ static void drain_near(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (d->phase != PHASE_WANTED || !d->message || !life_must_stay(q, d) || !database_is_up(q->database))
+        if (!d->message || !life_must_stay(q, d))
             continue;
-        if (d->wait == WAIT_LOCKED && held_can_renew(q, d) && returns_are_counted(&q->returns))
+        if (drain_is_unanswered(q, now_ms, d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
-        else if (d->wait == WAIT_LOCKED || (returns_leave_none(&q->returns) && held_is_idle(d)) ||
-                 (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS))
+        else if (d->phase == PHASE_WANTED && database_is_up(q->database) &&
+                 (d->wait == WAIT_LOCKED || (returns_leave_none(&q->returns) && held_is_idle(d)) ||
+                  (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS)))
             life_go(q, now_ms, d, FACT_LEAVE, life_dead_letter_held(q, now_ms, d));
     }
 }

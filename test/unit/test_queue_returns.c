@@ -24,12 +24,15 @@ struct world {
     bool is_dead;        /* the rows are dead */
     bool refuses, works; /* the database refuses statements; it claims, instead of reporting all rows as
                             locked */
+    bool is_silent;      /* the database does not answer */
 };
 
 static void at_database(struct world *w, struct delivery *d)
 {
     struct row r = {.op = d->op, .unproven_ms = -1, .answer = ROW_LOCKED};
 
+    if (w->is_silent)
+        return;
     if (w->refuses) {
         r.answer = ROW_RETRY;
         strcpy(r.sqlstate, "53100");
@@ -625,6 +628,29 @@ static void test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0(void *
     end(w);
 }
 
+/* The broker drops what it gets back, and whether the claim or its release was written is unknown. */
+static void test_a_drain_publishes_a_message_whose_release_has_no_answer(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    int64_t ends = w->now + 25000 + 3000;
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->refuses = w->works = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 1000);
+    queue_drain(&w->q, w->now, w->now + 25000);
+    run(w, w->now + 5000);
+    assert_int_equal(w->q.held.wanted[OP_RELEASE].len + w->q.held.waiting[WAIT_AGAIN].len, 1);
+    w->refuses = false;
+    w->is_silent = true;
+    run(w, ends + 1000);
+    assert_int_equal(w->n_published, 1);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->n_requeued + w->n_buried, 0);
+    assert_int_equal(w->q.drain, DRAIN_DONE);
+    end(w);
+}
+
 /* The publisher sets no ids. */
 static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
@@ -786,6 +812,7 @@ int main(void)
         cmocka_unit_test(test_letters_without_a_row_go_with_their_channel_but_near_the_limit),
         cmocka_unit_test(test_a_drain_gives_back_what_waits_to_die),
         cmocka_unit_test(test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0),
+        cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_has_no_answer),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
         cmocka_unit_test(test_a_standby_may_consume_and_a_paused_queue_may_not),
