@@ -198,7 +198,11 @@ static void head_end(struct reply *r)
 {
     if (r->status < 200 && r->status != 101) {
         r->status = 0;
+        r->n_interim += r->n_head;
+        r->n_head = 0;
         r->state = REPLY_STATUS;
+        if (r->n_interim > REPLY_INTERIM_MAX)
+            bad(r, "too many interim answers");
         return;
     }
     r->final = true;

@@ -9,14 +9,15 @@
 /* An HTTP/1.1 response to a POST, read piece by piece as it arrives (RFC 9112). Pure: bytes in, no I/O, no
  * clock.
  *
- * Interim responses (1xx) are skipped. 101 was not requested, so it ends the reply. Bytes that are not
- * HTTP/1.x make the reply bad; so do a malformed length and two different ones, because the start of the next
- * response would be unknown. Transfer-Encoding outranks Content-Length. A line may end in LF alone. */
+ * Interim responses (1xx) are skipped: a long job may send one a second. 101 was not requested, so it ends the reply.
+ * Bytes that are not HTTP/1.x make the reply bad; so do a malformed length and two different ones, because the start
+ * of the next response would be unknown. Transfer-Encoding outranks Content-Length. A line may end in LF alone. */
 
 enum {
-    REPLY_HEAD_MAX = 64 * 1024, /* bytes of all heads of one reply: interim ones, the final one, trailers */
-    REPLY_LINE_MAX = 4096,      /* of a chunk's size line, in bytes */
-    REPLY_RETRY_AFTER_MAX = 64, /* a longer value counts as malformed */
+    REPLY_HEAD_MAX = 64 * 1024, /* bytes of an interim head, and of the final one with its trailers */
+    REPLY_INTERIM_MAX = 16 * 1024 * 1024, /* bytes of all interim heads of one reply */
+    REPLY_LINE_MAX = 4096,                /* of a chunk's size line, in bytes */
+    REPLY_RETRY_AFTER_MAX = 64,           /* a longer value counts as malformed */
 };
 
 enum reply_state {
@@ -44,7 +45,8 @@ struct reply {
     bool closing;  /* Connection: close */
     bool has_length, has_batch;
     uint64_t left;                           /* bytes left of the body or the chunk */
-    size_t n_head;                           /* bytes of heads so far */
+    size_t n_head;                           /* bytes of this head and its trailers so far */
+    size_t n_interim;                        /* bytes of the interim heads before it */
     char retry_after[REPLY_RETRY_AFTER_MAX]; /* the value, NUL-terminated; empty: none, or too long */
     int64_t batch;                           /* Onceward-Batch; -1: absent, or no number */
     const char *error;                       /* static; for REPLY_BAD */

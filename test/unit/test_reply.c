@@ -250,6 +250,17 @@ static void test_bounds(void **state)
     for (size_t n = 0; n < 2 * REPLY_LINE_MAX; n++)
         feed_text(&r, "0", 1);
     assert_int_equal(r.state, REPLY_BAD);
+    /* a long job, and one that goes too far */
+    reply_reset(&r);
+    for (size_t n = 0; n < 2 * REPLY_HEAD_MAX; n += 27)
+        feed_text(&r, "HTTP/1.1 102 Processing\r\n\r\n", 27);
+    feed_text(&r, "HTTP/1.1 204 No\r\n\r\n", 19);
+    assert_int_equal(r.state, REPLY_WHOLE);
+    assert_int_equal(r.status, 204);
+    reply_reset(&r);
+    for (size_t n = 0; n < 2 * REPLY_INTERIM_MAX && !reply_has_ended(&r); n += 27)
+        feed_text(&r, "HTTP/1.1 102 Processing\r\n\r\n", 27);
+    assert_int_equal(r.state, REPLY_BAD);
     /* NUL */
     reply_reset(&r);
     feed_text(&r, "HTTP/1.1 200 OK\r\nX: \0\r\n", 23);
