@@ -84,7 +84,7 @@
  *   release     wanted due       ─▶ release
  *   release     wanted leave     ─▶ publish dead_letter requeue
  *   release     wanted lost      ─▶ release
- *   release     sent   row       ─▶ claim publish release ack requeue
+ *   release     sent   row       ─▶ claim publish release dead_letter ack requeue
  *   release     sent   leave     ─▶ publish requeue
  *   dead_letter wanted turn      ─▶ release dead_letter
  *   dead_letter wanted due       ─▶ dead_letter
@@ -198,7 +198,7 @@ static const unsigned allowed[N_OPERATIONS][PHASE_SENT + 1][N_FACTS] = {
     [OP_RELEASE][PHASE_WANTED][FACT_DUE] = TO(RELEASE),
     [OP_RELEASE][PHASE_WANTED][FACT_LEAVE] = TO(PUBLISH) | TO(DEAD_LETTER) | TO(REQUEUE),
     [OP_RELEASE][PHASE_WANTED][FACT_LOST] = TO(RELEASE),
-    [OP_RELEASE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(PUBLISH) | TO(RELEASE) | TO(ACK) | TO(REQUEUE),
+    [OP_RELEASE][PHASE_SENT][FACT_ROW] = TO(CLAIM) | TO(PUBLISH) | TO(RELEASE) | TO(DEAD_LETTER) | TO(ACK) | TO(REQUEUE),
     [OP_RELEASE][PHASE_SENT][FACT_LEAVE] = TO(PUBLISH) | TO(REQUEUE),
     [OP_DEAD_LETTER][PHASE_WANTED][FACT_TURN] = TO(RELEASE) | TO(DEAD_LETTER),
     [OP_DEAD_LETTER][PHASE_WANTED][FACT_DUE] = TO(DEAD_LETTER),
@@ -1182,16 +1182,24 @@ static bool returns_alone(const struct queue *q)
     return !q->rules.ordered;
 }
 
+/* Returns a delivery whose claim has ended, unless the broker would drop it. */
+static struct step row_leaves(struct queue *q, int64_t now_ms, struct delivery *d)
+{
+    struct step s;
+
+    delivery_drop_token(d);
+    s = life_leave(q, now_ms, d);
+    return s.kind != STEP_STAY ? s : life_requeue(q, d);
+}
+
 struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     assert(d->op == OP_RELEASE && !d->in_request.next);
     switch (r->answer) {
     case ROW_RELEASED:
         tell_given_back(q, now_ms, d, delivery_release(d)->delay_ms);
-        if ((delivery_release(d)->then_requeue || q->drain >= DRAIN_RELEASING) && returns_alone(q)) {
-            delivery_drop_token(d);
-            return life_requeue(q, d);
-        }
+        if ((delivery_release(d)->then_requeue || q->drain >= DRAIN_RELEASING) && returns_alone(q))
+            return row_leaves(q, now_ms, d);
         return row_waits(now_ms, d, delivery_release(d)->delay_ms);
     case ROW_COMPLETED:
         return row_completed(q, now_ms, d);
@@ -1202,10 +1210,8 @@ struct step row_of_release(struct queue *q, int64_t now_ms, struct delivery *d, 
         error_text_set(d, "released, with an error text that the database refuses", NULL);
         return step_wait(OP_RELEASE, WAIT_AGAIN, now_ms + HELD_LOOK_MS);
     default: /* the row belongs to another claim, so there is nothing to release */
-        if (delivery_release(d)->then_requeue && returns_alone(q)) {
-            delivery_drop_token(d);
-            return life_requeue(q, d);
-        }
+        if (delivery_release(d)->then_requeue && returns_alone(q))
+            return row_leaves(q, now_ms, d);
         return row_again(now_ms, d);
     }
 }

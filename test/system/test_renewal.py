@@ -80,6 +80,21 @@ def test_with_a_limit_of_0_a_kill_loses_one_message_and_a_drain_none(bed):
     bed.queue.assert_empty()
 
 
+def test_with_a_limit_of_0_a_drain_stores_what_it_cannot_publish(bed):
+    """The application does not answer before the grace period ends, and a copy could push another message out."""
+    quorum(bed, **{"x-delivery-limit": 0, "x-max-length": 1000})
+    gate = Gate()
+    bed.app.handler = lambda request, reply: (gate.wait(), 200)[1]
+    sidecar = bed.sidecar(top={"shutdown_grace": "1s"})
+    bed.queue.publish("m1", b"the whole body")
+    gate.wait_for_waiting()
+    assert sidecar.term() == 0
+    gate.open()
+    letter, = bed.letters("m1")
+    assert letter["reason"] == "delivery_limit" and bytes(letter["body"]) == b"the whole body"
+    bed.queue.assert_empty()
+
+
 @pytest.mark.parametrize("arguments, n", [({}, 1), ({"x-dead-letter-exchange": "amq.fanout"}, 0)], ids=["none", "exchange"])
 def test_a_limit_without_a_dead_letter_exchange_is_logged_at_the_start(bed, arguments, n):
     quorum(bed, **{"x-delivery-limit": LIMIT, **arguments})

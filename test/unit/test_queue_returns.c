@@ -46,7 +46,7 @@ static void at_database(struct world *w, struct delivery *d)
     if (w->is_dead)
         r.answer = ROW_DEAD;
     if (w->works)
-        r.answer = d->op == OP_RENEW ? ROW_RENEWED : ROW_CLAIMED;
+        r.answer = d->op == OP_RENEW ? ROW_RENEWED : d->op == OP_RELEASE ? ROW_RELEASED : ROW_CLAIMED;
     if (d->op == OP_RENEW && w->too_often) {
         r.answer = ROW_TOO_OFTEN;
         r.wait_ms = w->is_counted ? 5000 : 0;
@@ -628,6 +628,27 @@ static void test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0(void *
     end(w);
 }
 
+/* The claim was answered during the drain, when nothing is sent any more, and no copy can be published. */
+static void test_a_drain_stores_a_message_with_a_limit_of_0_that_it_has_claimed(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->q.returns.no_renewal = "the queue drops its head";
+    w->works = w->is_silent = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 1000);
+    queue_drain(&w->q, w->now, w->now + 25000);
+    w->is_silent = false;
+    at_database(w, container_of(list_first(&w->q.held.sent[OP_CLAIM]), struct delivery, in_list));
+    run(w, w->now + 1000);
+    assert_int_equal(w->n_buried, 1);
+    assert_int_equal(w->n_rejected, 1);
+    assert_int_equal(w->n_requeued, 0);
+    assert_int_equal(w->q.drain, DRAIN_DONE);
+    end(w);
+}
+
 /* The broker drops what it gets back, and whether the claim or its release was written is unknown. */
 static void test_a_drain_publishes_a_message_whose_release_has_no_answer(void **state)
 {
@@ -812,6 +833,7 @@ int main(void)
         cmocka_unit_test(test_letters_without_a_row_go_with_their_channel_but_near_the_limit),
         cmocka_unit_test(test_a_drain_gives_back_what_waits_to_die),
         cmocka_unit_test(test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0),
+        cmocka_unit_test(test_a_drain_stores_a_message_with_a_limit_of_0_that_it_has_claimed),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_has_no_answer),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
