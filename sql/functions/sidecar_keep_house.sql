@@ -11,6 +11,7 @@
 --   p_late_ms.
 -- The walk stops as soon as p_budget_us are over, and answers the page to continue with; 0 after the end of the table.
 -- If another sidecar is the keeper, next_page is -1, the call did no work, and the next one is due after away_ms.
+-- away_ms is -1 if the consumer is not registered: consumer_forget has removed its record. The caller is to register.
 --
 -- A deletion needs two clocks: a row must be old by the database's clock and by p_clock_ms, the caller's in
 -- milliseconds since 1970. If they differ by more than a minute the walk does not run, and ahead_ms is the lead of the
@@ -120,8 +121,12 @@ BEGIN
         RETURN;
     END IF;
     v_old := v_both - greatest(p_retention_ms, v_lease.retention_ms) * interval '1 ms';
-    IF NOT v_known OR NOT v_mine AND v_lease.kept_until > v_now AND v_lease.kept_until <= v_now + c_lease THEN
-        away_ms := coalesce(ceil(1000 * extract(epoch FROM v_lease.kept_until - v_now))::bigint, 60000);
+    IF NOT v_known THEN
+        away_ms := -1;
+        RETURN;
+    END IF;
+    IF NOT v_mine AND v_lease.kept_until > v_now AND v_lease.kept_until <= v_now + c_lease THEN
+        away_ms := ceil(1000 * extract(epoch FROM v_lease.kept_until - v_now))::bigint;
         RETURN;
     END IF;
     BEGIN

@@ -75,6 +75,12 @@ void inbox_set_broker(struct inbox *i, size_t queue, const char *broker)
     queues_set_broker(&i->queues, queue, broker);
 }
 
+void inbox_unregister(struct inbox *i, size_t queue)
+{
+    assert(queue < i->queues.n);
+    i->queues.registrations[queue] = INBOX_BUSY;
+}
+
 void inbox_set_gone(struct inbox *i, const char *const *instances, size_t n)
 {
     call_scalars_gone(&i->scalars, instances, n);

@@ -238,6 +238,17 @@ static void wait_for_other(struct sidecar_queue *sq, const struct inbox_housekep
     h->at_ms = sq->sidecar->now_ms + wait + (int64_t)random_below((uint64_t)wait / 4);
 }
 
+/* `onceward forget` has removed the record, while no replica of the consumer was seen. */
+static void register_again(struct sidecar_queue *sq)
+{
+    struct sidecar *s = sq->sidecar;
+
+    inbox_unregister(s->database.inbox, sq->config->entry);
+    s->database.registered = false;
+    s->presence.at_ms = 0; /* the same call registers */
+    sq->house.at_ms = s->now_ms + FIRST_MS;
+}
+
 /* at_ms: time of the next call of the walk that failed. */
 static void failed(struct sidecar_queue *sq, const struct fault *f, int64_t *at_ms)
 {
@@ -288,6 +299,8 @@ static void answered(struct sidecar *s)
     sq->house.n_failures = 0;
     if (kept.ahead_ms)
         clocks_differ(sq, kept.ahead_ms);
+    else if (kept.is_forgotten)
+        register_again(sq);
     else if (kept.away_ms)
         wait_for_other(sq, &kept);
     else

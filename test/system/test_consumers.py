@@ -219,6 +219,22 @@ def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
     bed.sidecar(consumer="new-" + bed.name)
 
 
+def test_a_replica_that_was_frozen_while_its_consumer_was_forgotten_registers_again(bed):
+    """Its row in onceward.replica was removed after 10 minutes. Without the record of the consumer there is no housekeeping."""
+    sidecar = bed.sidecar()
+    bed.queue.publish_many(["m1"])
+    sidecar.wait_for("completed")
+    sidecar.freeze()
+    bed.rows("DELETE FROM onceward.replica WHERE queues::text LIKE %s", f"%{bed.queue.name}%")
+    done = run("forget", "--config", write(bed, queue=bed.new_queue("-b")), "--consumer", bed.name)
+    assert done.status == 0 and not bed.rows("SELECT 1 FROM onceward.consumer WHERE consumer = %s", bed.name), done.text
+    sidecar.thaw()
+    wait_until(lambda: bed.rows("SELECT 1 FROM onceward.consumer WHERE consumer = %s AND keeper IS NOT NULL", bed.name),
+               what="the consumer is registered again, and has a keeper")
+    bed.queue.publish_many(["m2"])
+    sidecar.wait_for("completed", n=2)
+
+
 def test_status_names_hosts_marks_other_configurations_and_shows_a_drained_replica_until_it_ends(bed):
     sidecar, other = bed.sidecar(), bed.new_queue("-b")
 

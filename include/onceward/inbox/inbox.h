@@ -98,6 +98,9 @@ const char *inbox_consumer(const struct inbox *i, size_t queue);
 /* Sets the queue's broker. If that is another one, the queue is registered again. */
 void inbox_set_broker(struct inbox *i, size_t queue, const char *broker);
 
+/* Makes the queue unregistered, since its record was removed. */
+void inbox_unregister(struct inbox *i, size_t queue);
+
 /* Registers the unregistered queues again, unless that is in flight already. inbox_registration changes when the
  * answer is read. again: also if all queues are registered and one has a range. */
 void inbox_ask_registration(struct inbox *i, bool again);
@@ -247,7 +250,8 @@ struct inbox_housekept {
     int64_t n_pages;      /* of the whole walk */
     int64_t took_us;
     bool history_is_due; /* call inbox_ask_expire_history */
-    int64_t away_ms;     /* not 0: another sidecar keeps house; ask again after that time. next_page is -1 */
+    int64_t away_ms;   /* above 0: another sidecar keeps house; ask again after that time. next_page is -1 */
+    bool is_forgotten; /* the record of the consumer was removed: call inbox_unregister */
 };
 void inbox_ask_housekeep(struct inbox *i, const struct inbox_housekeep *h);
 
