@@ -6,6 +6,7 @@
 #include "onceward/inbox/admin.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct config *command_config(const char *path)
 {
@@ -41,6 +42,32 @@ int command_open(const char *path, enum admin_use use, struct config **ret_confi
     }
     *ret_config = c;
     return STATUS_DONE;
+}
+
+/* 1: the rows of the queue are under the consumer name that takes_over names; 0: they are not; -1: f. */
+static int has_former(struct admin *a, const struct config_queue *q, struct fault *f)
+{
+    int n_replicas, known = q->takes_over ? admin_find_consumer(a, q->consumer, NULL, &n_replicas, f) : 1;
+
+    if (known)
+        return known < 0 ? -1 : 0;
+    return admin_find_consumer(a, q->takes_over, q->pattern ? q->pattern : q->queue, &n_replicas, f);
+}
+
+int command_use_formers(struct config *c, struct admin *a, const char **io_consumer, struct fault *f)
+{
+    for (size_t i = 0; i < c->n_queues; i++) {
+        struct config_queue *q = &c->queues[i];
+        int answer = q->partition ? 0 : has_former(a, q, f);
+
+        if (answer < 0)
+            return -1;
+        if (answer && io_consumer && *io_consumer && !strcmp(*io_consumer, q->consumer))
+            *io_consumer = q->takes_over;
+        if (answer || q->partition)
+            q->consumer = answer ? q->takes_over : c->queues[i - 1].consumer;
+    }
+    return 0;
 }
 
 void command_close(struct config *c, struct admin *a)

@@ -36,6 +36,10 @@ extern char **command_argv;
 int command_open(const char *path, enum admin_use use, struct config **ret_config, struct admin **ret_admin);
 void command_close(struct config *c, struct admin *a);
 
+/* Replaces each consumer name whose rows are under a former one, which takes_over names, as sidecars do. Also replaces
+ * *io_consumer, a name that the operator typed; NULL: none. The schema must exist. 0, or -1 with f. */
+int command_use_formers(struct config *c, struct admin *a, const char **io_consumer, struct fault *f);
+
 /* Prints "onceward: TEXT" to standard error. Returns STATUS_FAILED. */
 int command_fail(const struct fault *f);
 

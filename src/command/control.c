@@ -51,39 +51,30 @@ static int check(const struct order *o)
     return STATUS_DONE;
 }
 
-static const struct config_queue *configured(const struct config *c, const char *consumer)
+static bool is_configured(const struct config *c, const char *consumer)
 {
     for (size_t i = 0; i < c->n_queues; i++)
         if (!strcmp(c->queues[i].consumer, consumer))
-            return &c->queues[i];
-    return NULL;
+            return true;
+    return false;
 }
 
 /* Finds the consumer. An unknown one is a typing error: no replica would ever read the command. */
-static int find(struct order *o, const struct config *c, struct admin *a, struct fault *f)
+static int find(struct order *o, struct config *c, struct admin *a, struct fault *f)
 {
-    const struct config_queue *q = configured(c, o->consumer);
     bool is_pause = !strcmp(o->command, "pause") || !strcmp(o->command, "resume");
 
     if (!strcmp(o->consumer, DEAD_OUTBOX) && is_pause && c->outbox.is_there) {
         o->is_outbox = true;
         return admin_check_schema(a, f) ? command_fail(f) : STATUS_DONE;
     }
-    int known = admin_find_consumer(a, o->consumer, NULL, &o->n_replicas, f);
+    int known = command_use_formers(c, a, &o->consumer, f);
 
-    /* Sidecars then use the former name, under which the queue is registered. */
-    if (!known && q && q->takes_over) {
-        int n_replicas;
-
-        known = admin_find_consumer(a, q->takes_over, q->queue, &n_replicas, f);
-        if (known > 0) {
-            o->consumer = q->takes_over;
-            o->n_replicas = n_replicas;
-        }
-    }
+    if (!known)
+        known = admin_find_consumer(a, o->consumer, NULL, &o->n_replicas, f);
     if (known < 0)
         return command_fail(f);
-    if (known || q)
+    if (known || is_configured(c, o->consumer))
         return STATUS_DONE;
     fprintf(stderr, "onceward %s: there is no consumer \"%s\"; `onceward status --config %s` lists them\n",
             o->command, o->consumer, o->config);

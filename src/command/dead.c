@@ -130,7 +130,7 @@ static int check_options(const struct dead_options *o, const struct action *acti
     return complaint ? command_wrong("dead", "%s", complaint) : 0;
 }
 
-static int dead_act(const struct action *action, const struct dead_options *o)
+static int dead_act(const struct action *action, struct dead_options *o)
 {
     struct fault f = {0};
     struct config *c;
@@ -139,7 +139,10 @@ static int dead_act(const struct action *action, const struct dead_options *o)
 
     if (status)
         return status;
-    status = admin_check_schema(a, &f) ? command_fail(&f) : action->run(o, c, a);
+    if (admin_check_schema(a, &f) || command_use_formers(c, a, &o->filter.consumer, &f))
+        status = command_fail(&f);
+    else
+        status = action->run(o, c, a);
     command_close(c, a);
     return status;
 }

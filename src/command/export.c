@@ -319,7 +319,7 @@ static int write_all(struct export_run *e, struct slice asked)
     return answer ? STATUS_FAILED : tell_compacted(e);
 }
 
-static int export(const struct options *o, struct export_run *e)
+static int export(struct options *o, struct export_run *e)
 {
     struct config *c;
     struct buf asked = {0};
@@ -327,9 +327,13 @@ static int export(const struct options *o, struct export_run *e)
 
     if (status)
         return status;
-    asked_write(&asked, o);
     if (admin_check_schema(e->admin, &e->fault) ||
-        export_file_open(&e->file, o->output, buf_slice(&asked), &e->fault) ||
+        command_use_formers(c, e->admin, &o->consumer, &e->fault)) {
+        command_close(c, e->admin);
+        return command_fail(&e->fault);
+    }
+    asked_write(&asked, o);
+    if (export_file_open(&e->file, o->output, buf_slice(&asked), &e->fault) ||
         (!e->file.has_ended && find_time(e)))
         status = command_fail(&e->fault);
     else

@@ -314,7 +314,7 @@ static int dry_run(struct replay *r)
     return STATUS_DONE;
 }
 
-static int replay(const struct options *o)
+static int replay(struct options *o)
 {
     struct replay r = {.options = o, .pace = {o->interval_us, 0}};
     struct config *c;
@@ -322,8 +322,10 @@ static int replay(const struct options *o)
 
     if (status)
         return status;
-    status =
-        admin_check_schema(r.admin, &r.fault) ? command_fail(&r.fault) : check_queue(o, c, r.admin, &r.fault);
+    if (admin_check_schema(r.admin, &r.fault) || command_use_formers(c, r.admin, &o->consumer, &r.fault))
+        status = command_fail(&r.fault);
+    else
+        status = check_queue(o, c, r.admin, &r.fault);
     if (!status)
         status = check_order(o, c);
     if (!status && (find_vhost(&r, c) || (name_it(&r), find_place(&r))))

@@ -10,9 +10,11 @@ struct status_options {
     bool json;
 };
 
-static int show(struct admin *a, const struct config *c, const struct status_options *o, struct fault *f)
+static int show(struct admin *a, struct config *c, const struct status_options *o, struct fault *f)
 {
-    return o->id ? admin_status_id(a, o->id, o->json, stdout, f) : admin_status(a, c, o->json, stdout, f);
+    if (o->id)
+        return admin_status_id(a, o->id, o->json, stdout, f);
+    return command_use_formers(c, a, NULL, f) || admin_status(a, c, o->json, stdout, f);
 }
 
 static int status_run(void *options)

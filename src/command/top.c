@@ -97,7 +97,8 @@ static void look(struct top *t)
     t->fault[0] = '\0';
     if (!t->admin && admin_open(&t->config->database, ADMIN_READS, &t->admin, &f)) {
         t->admin = NULL;
-    } else if (admin_check_schema(t->admin, &f) || admin_fleet(t->admin, t->config, &newer, &f)) {
+    } else if (admin_check_schema(t->admin, &f) || command_use_formers(t->config, t->admin, NULL, &f) ||
+               admin_fleet(t->admin, t->config, &newer, &f)) {
         admin_close(t->admin);
         t->admin = NULL;
     } else {

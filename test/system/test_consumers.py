@@ -168,6 +168,42 @@ def test_an_operator_names_a_consumer_by_either_name_after_a_takeover(bed):
     assert not bed.rows("SELECT FROM onceward.control WHERE consumer = %s", "new-" + bed.name)
 
 
+def test_dead_letters_and_status_after_a_takeover_are_those_of_the_former_name(bed):
+    bed.app.handler = lambda request, reply: 400
+    former = bed.sidecar()
+    bed.queue.publish_many(["m1", "m2"])
+    former.wait_for("dead", n=2)
+    assert former.term() == 0
+    path = write(bed, consumer="new-" + bed.name, takes_over=bed.queue.name)
+    bed.sidecar(consumer="new-" + bed.name, takes_over=bed.queue.name).wait_for("consuming")
+
+    def good(*options):
+        done = run(*options, "--config", path)
+        assert done.status == 0, done.text
+        return done.out
+
+    lines = [line for line in good("status").splitlines() if line.startswith(bed.queue.name)]
+    assert lines and not any("*" in line for line in lines)
+    ids = [json.loads(line)["letter"] for line in good("dead", "list", "--consumer", "new-" + bed.name, "--json").splitlines()]
+    assert len(ids) == 2 and good("export", "--rows", "--letters", "--consumer", "new-" + bed.name).count('"kind"') == 4
+    bed.app.handler = bed.app.commit_and_answer
+    assert "1 redriven" in good("dead", "redrive", str(ids[0])) and "1 redriven" in good("dead", "redrive", "--all")
+    assert bed.letters() == []
+
+
+def test_a_consumer_of_a_range_is_named_by_either_name_after_a_takeover(bed):
+    bed.rows("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', %s)", "old-" + bed.name, bed.name + "-{0..3}")
+    path = write(bed)
+    with open(path) as f:
+        config = json.load(f)
+    queue = next(iter(config["queues"].values()))
+    queue.update({"queue": bed.name + "-{0..1}", "consumer": "new-" + bed.name, "takes_over": "old-" + bed.name})
+    with open(path, "w") as f:
+        json.dump(config, f)
+    done = run("pause", "--config", path, "--consumer", "new-" + bed.name, "--json")
+    assert done.status == 0 and json.loads(done.out)["consumer"] == "old-" + bed.name, done.text
+
+
 def test_a_pause_of_the_former_consumer_holds_from_the_start(bed):
     former = bed.sidecar()
     done = run("pause", "--config", write(bed), "--consumer", bed.queue.name)
