@@ -1,7 +1,8 @@
 -- Locks the outbox's lease for the rest of the transaction, and compares its number: held | lost | busy.
 --
 -- Every function that writes a position, turns, empties or buries calls this first. So only one runs at a time, and
--- a former owner of the lease changes nothing.
+-- a former owner of the lease changes nothing. It also limits the wait for a table lock, for the caller too: an
+-- operator may have locked a table (VACUUM FULL), and claims wait behind this statement.
 --
 -- Locks: the row of onceward.outbox, SKIP LOCKED: it never waits. Rows: none changed. Repeating it: answers the
 -- same.
@@ -13,6 +14,7 @@ AS $$
 DECLARE
     v_lease bigint;
 BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);
     SELECT o.lease INTO v_lease FROM onceward.outbox o WHERE o.only_one FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
         RETURN CASE WHEN v_lease = p_lease THEN 'held' ELSE 'lost' END;

@@ -24,7 +24,6 @@ DECLARE
     v_row    record;
     v_digest bytea;
 BEGIN
-    PERFORM set_config('lock_timeout', '1s', true);
     v_hold := onceward.outbox_hold(p_lease);
     v_died := onceward.time_mark();
     IF current_setting('synchronous_commit') = 'off' THEN

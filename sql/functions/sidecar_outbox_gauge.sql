@@ -7,7 +7,7 @@
 -- is over could not be emptied; NULL: they could. restored: see sidecar_outbox_lease; then waiting and lag_ms are
 -- meaningless.
 --
--- Locks: none. Rows: none changed. Repeating it: it only reads.
+-- Locks: none; it waits at most a second for a locked table. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_gauge(
     OUT waiting bigint, OUT exact boolean, OUT lag_ms bigint, OUT letters bigint, OUT lease bigint, OUT holder text, OUT left_ms bigint,
     OUT broker text, OUT vhost text, OUT bytes bigint, OUT turn_waits_ms bigint, OUT restored boolean)
@@ -21,8 +21,9 @@ DECLARE
     c_most constant integer := 10000;
     v_now  timestamptz := clock_timestamp();
     v_old  timestamptz;
-    p      onceward.outbox_position;
+    p      record;
 BEGIN
+    PERFORM set_config('lock_timeout', '1s', true);
     SELECT o.lease, CASE WHEN o.held_until > v_now THEN o.holder || '/' || o.number END,
            CASE WHEN o.held_until > v_now THEN ceil(1000 * extract(epoch FROM o.held_until - v_now)) END, o.broker, o.vhost
     INTO lease, holder, left_ms, broker, vhost

@@ -39,6 +39,7 @@ DECLARE
     v_mine     boolean;
     v_position record;
 BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);
     SELECT o.ctid AS tid, o.lease, o.holder, o.number, o.held_until INTO v_row
     FROM onceward.outbox o WHERE o.only_one FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN

@@ -2,7 +2,7 @@
 --
 -- The query steps through the index from one exchange to the next, however many messages each has.
 --
--- Locks: none. Rows: none changed. Repeating it: it only reads.
+-- Locks: none; it waits at most 100 ms for a locked table. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_parked() RETURNS TABLE (exchange text)
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -11,6 +11,7 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);
     RETURN QUERY
     WITH RECURSIVE step (name) AS (
         (SELECT z.exchange FROM onceward.outbox_parked z ORDER BY z.exchange LIMIT 1)

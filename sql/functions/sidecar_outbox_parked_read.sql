@@ -4,7 +4,7 @@
 -- Returns the columns of sidecar_outbox_read, with the number among the parked as seq; the last row has batch
 -- ('parked') and over: there are no more.
 --
--- Locks: none. Rows: none changed. Repeating it: it only reads.
+-- Locks: none; it waits at most 100 ms for a locked table. Rows: none changed. Repeating it: it only reads.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_parked_read(
     p_exchange text, p_after bigint, p_rows integer, p_bytes bigint, p_max_message bigint)
 RETURNS TABLE (batch text, over boolean, seq bigint, exchange text, routing_key text, message_id text, type text, headers text,
@@ -16,6 +16,7 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);
     RETURN QUERY
     WITH found AS MATERIALIZED (
         SELECT u.*, octet_length(u.body)::bigint AS bytes,

@@ -22,7 +22,8 @@
 -- progress, the plan does not run; and a few transactions at and above xmax(s1) are looked up by their ids, without
 -- first finding out which of them have a row (as outbox_unseen does for many).
 --
--- Locks: none. Rows: none changed. Repeating it: the same batch and p_after have the same rows.
+-- Locks: none; it waits at most 100 ms for a locked table. Rows: none changed. Repeating it: the same batch and p_after
+-- have the same rows.
 CREATE OR REPLACE FUNCTION onceward.sidecar_outbox_read(
     p_batch text, p_after bigint, p_rows integer, p_bytes bigint, p_max_message bigint)
 RETURNS TABLE (batch text, over boolean, seq bigint, exchange text, routing_key text, message_id text, type text, headers text,
@@ -51,6 +52,7 @@ DECLARE
     v_unseen   xid8[];
     v_head     text;
 BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);
     SELECT l.life INTO v_life FROM onceward.outbox_life l LIMIT 1;
     IF p_batch IS NULL THEN
         SELECT p.*, p.tableoid INTO v_position FROM onceward.outbox_position p ORDER BY p.lease DESC, p.n DESC LIMIT 1;

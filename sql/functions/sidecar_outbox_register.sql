@@ -13,6 +13,7 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 BEGIN
+    PERFORM set_config('lock_timeout', '100ms', true);
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;

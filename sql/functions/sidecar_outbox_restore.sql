@@ -24,7 +24,7 @@ DECLARE
     c_frozen  constant xid8 := '3'; -- ended before every other transaction began
     v_hold    text := onceward.outbox_hold(p_lease);
     v_system  bigint := onceward.outbox_system();
-    p         onceward.outbox_position;
+    p         record;
     v_oid     oid;
     v_n       bigint;
     v_last    bigint;

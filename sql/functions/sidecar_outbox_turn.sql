@@ -30,7 +30,7 @@ DECLARE
     c_old    constant integer := 10000; -- positions per turn; at a hundred milliseconds each, 17 minutes of them
     v_hold   text := onceward.outbox_hold(p_lease);
     v_now    timestamptz := clock_timestamp();
-    p        onceward.outbox_position;
+    p        record;
     v_turn   bigint;
     v_answer text;
     v_table  text;
@@ -41,7 +41,6 @@ BEGIN
     IF v_hold <> 'held' THEN
         RETURN v_hold;
     END IF;
-    PERFORM set_config('lock_timeout', '100ms', true);
     SELECT * INTO p FROM onceward.outbox_position q ORDER BY q.lease DESC, q.n DESC LIMIT 1;
     IF p.resending IS NOT NULL OR p.table_oid IS DISTINCT FROM 'onceward.outbox_position'::regclass::oid
        OR p.system_identifier IS DISTINCT FROM onceward.outbox_system() THEN

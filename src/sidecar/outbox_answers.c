@@ -14,23 +14,28 @@ enum {
     NAME_BYTES = 255,
 };
 
-/* Handles a failed statement: logs it now and then, and lets it be repeated. A statement that a pooler has lost is
- * logged once, elsewhere. */
-static enum outbox_answer failed(struct sidecar *s, const struct fault *f)
+/* Logs a failed statement now and then. */
+static void tell_failed(struct sidecar *s, const struct fault *f)
 {
     struct sidecar_outbox *x = s->outbox;
     struct log_line l;
 
-    if (strcmp(f->code, INBOX_CODE_UNPREPARED) == 0)
-        return OUTBOX_AGAIN;
-    database_refused(&s->database.core, s->now_ms, f->code, f->text, false);
     if (x->told_failed_ms && s->now_ms - x->told_failed_ms < TOLD_AGAIN_MS)
-        return OUTBOX_AGAIN;
+        return;
     x->told_failed_ms = s->now_ms;
     log_begin(&l, EVENT_DATABASE_ERROR, NULL);
     log_text(&l, "sqlstate", f->code);
     log_text(&l, "reason", f->text);
     log_end(&l);
+}
+
+/* Handles a failed statement: it is repeated. A statement that a pooler has lost is logged once, elsewhere. */
+static enum outbox_answer failed(struct sidecar *s, const struct fault *f)
+{
+    if (strcmp(f->code, INBOX_CODE_UNPREPARED) != 0) {
+        database_refused(&s->database.core, s->now_ms, f->code, f->text, false);
+        tell_failed(s, f);
+    }
     return OUTBOX_AGAIN;
 }
 
@@ -304,8 +309,9 @@ static void gauge_came(struct sidecar *s)
         return;
     x->figures.asked = false;
     x->figures.known = got > 0;
-    if (got < 0)
-        failed(s, &f);
+    if (got < 0 && strcmp(f.code, INBOX_CODE_UNPREPARED) != 0)
+        tell_failed(s,
+                    &f); /* no reason to doubt the database: an operator may have locked the dead letters */
 }
 
 void outbox_answers_take(struct sidecar *s)

@@ -326,6 +326,27 @@ def test_a_letter_waits_a_second_at_most_for_a_lock(pg, app, relay):
     assert [a.answer for a in relay.bury(rows)] == ["buried"]
 
 
+@pytest.mark.parametrize("table, call", [
+    ("control", "sidecar_outbox_lease('i', 1, NULL, 15000, true)"), ("outbox", "sidecar_outbox_lease('i', 1, NULL, 15000, true)"),
+    ("outbox", "sidecar_outbox_register('b', '/')"), ("outbox_position", "sidecar_outbox_read(NULL, NULL, 1, 1, 1)"),
+    ("outbox_parked", "sidecar_outbox_parked()"), ("outbox_parked", "sidecar_outbox_parked_read('x', 0, 1, 1, 1)"),
+    ("outbox_parked", "sidecar_outbox_unpark({lease}, '{{}}')"), ("outbox_position", "sidecar_outbox_turn({lease}, 0, 0)"),
+    ("outbox_position", "sidecar_outbox_write({lease}, '{batch}', NULL)"), ("outbox_position", "sidecar_outbox_restore({lease}, 1)"),
+    ("dead_letter", "sidecar_outbox_gauge()"), ("outbox_position", "sidecar_outbox_gauge()")])
+def test_a_table_that_an_operator_has_locked_holds_a_relay_up_for_a_second_at_most(pg, app, relay, table, call):
+    """Its statements go before the claims of all queues on one connection. VACUUM FULL may take hours."""
+    publish(app, "x")
+    lease = relay.lease().lease
+    _, head = relay.read(None)
+    relay.query("SET statement_timeout = '20 s'")
+    connection = pg.connect(autocommit=False)
+    with connection, connection.cursor() as cursor:
+        cursor.execute(f"LOCK TABLE onceward.{table} IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(psycopg2.errors.LockNotAvailable):
+            relay.query("SELECT * FROM onceward." + call.format(lease=lease, batch=head.batch))
+    connection.close()
+
+
 def test_a_long_queue_is_estimated(pg, app, relay):
     app.query("SELECT onceward.publish('e', 'r', '1'::jsonb) FROM generate_series(1, 10500)")
     gauge = relay.gauge()
