@@ -189,16 +189,13 @@ enum { C_VHOST, C_QUEUE, C_FORMER, C_SAME_FORM, C_CONFIRMED, C_ORDER_KEY, C_RUNS
 static void say_former(const struct check *k, const struct config_queue *q, const char *vhost,
                        const char *former)
 {
-    const char *queue = q->pattern ? q->pattern : q->queue;
     struct fault f = {0};
 
-    if (q->takes_over && strcmp(q->takes_over, former) == 0) {
-        say(k, true, "queue %s continues under the consumer name %s, which takes_over names", queue, former);
-        return;
-    }
-    registration_refuse_taken(
-        &(struct registration){.consumer = q->consumer, .queue = queue, .vhost = vhost, .former = former},
-        &f);
+    registration_refuse_taken(&(struct registration){.consumer = q->consumer,
+                                                     .queue = q->pattern ? q->pattern : q->queue,
+                                                     .vhost = vhost,
+                                                     .former = former},
+                              &f);
     say(k, false, "queues.%s: %s", q->name, f.text);
 }
 
@@ -261,6 +258,14 @@ static void say_registration(const struct check *k, const struct config_queue *q
     free(order_key);
 }
 
+/* Does the queue use the former consumer name that takes_over names, as it has no record of its own? */
+static bool uses_former(const struct config_queue *q, const PGresult *r)
+{
+    const char *former = field_text(r, 0, C_FORMER);
+
+    return !field_text(r, 0, C_QUEUE) && former && q->takes_over && strcmp(former, q->takes_over) == 0;
+}
+
 /* Checks the registration without the broker's name, which only a running sidecar knows. */
 static int check_consumer(const struct check *k, const struct config_queue *q, const char *vhost,
                           struct fault *f)
@@ -271,9 +276,19 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
 
     if (session_once(k->a, sql, 4, params, &r, f))
         return -1;
-    say_registration(k, q, vhost, r);
+    bool is_former = uses_former(q, r);
+
+    if (!is_former)
+        say_registration(k, q, vhost, r);
     PQclear(r);
-    return 0;
+    if (!is_former)
+        return 0;
+    struct config_queue renamed = *q;
+
+    renamed.consumer = q->takes_over; /* `run` compares the record of this name, too */
+    say(k, true, "queue %s continues under the consumer name %s, which takes_over names",
+        q->pattern ? q->pattern : q->queue, q->takes_over);
+    return check_consumer(k, &renamed, vhost, f);
 }
 
 /* Reports messages of the outbox without a relay. Another sidecar may relay, so its absence alone is no finding. */

@@ -607,9 +607,23 @@ def test_a_new_consumer_name_does_not_hide_a_change_of_the_order(bed):
     bed.wait_for_effects(ordered.ids())
     other = bed.sidecar(wait=False, consumer="new-" + bed.name, takes_over=bed.queue.name)
     assert "confirms this; another replica still runs with the recorded setting" in other.wait_for("refused")["reason"]
+    checked = check(bed, other)
+    assert "takes_over confirms another order.key, and a replica still runs with the recorded one" in checked.stdout
     assert not other.find("consuming")
     first.term()
     other.wait_for("consuming")
+
+
+def test_check_compares_the_order_with_the_record_of_the_former_consumer(bed):
+    """As `run` does. The former name is not that of the queue, so takes_over does not confirm another order."""
+    Ordered(bed)
+    bed.sidecar(consumer="old-" + bed.name, **ORDER).wait_for("consuming")
+    keys = {"consumer": "new-" + bed.name, "takes_over": "old-" + bed.name}
+    other = bed.sidecar(wait=False, **keys)
+    reason = other.wait_for("refused")["reason"]
+    checked = check(bed, other)
+    assert "recorded with order.key, and this configuration has none" in reason and checked.returncode == 1 and reason in checked.stdout, checked.stdout
+    assert check(bed, bed.sidecar(wait=False, **keys, **ORDER)).returncode == 0
 
 
 def test_a_replica_that_stood_still_during_a_change_of_the_order_claims_nothing(bed):
