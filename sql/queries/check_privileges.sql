@@ -1,26 +1,23 @@
--- Rights that `run` and the commands need and this role lacks, as text; NULL: none.
+-- Rights that `run` and the commands need and this role lacks, as text; NULL: none. The rights of roles_grant.sql.
 --
 -- Locks: none. Repeating it: only reads.
 SELECT string_agg(what, ', ' ORDER BY what)
 FROM (
-    SELECT p || ' on ' || t AS what
-    FROM unnest('{onceward.inbox,onceward.dead_letter}'::text[]) t, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
-    WHERE NOT has_table_privilege(t, p)
+    SELECT p || ' on onceward.' || t AS what
+    FROM (VALUES ('{SELECT}'::text[], '{schema_version,message_retention}'::text[]),
+                 ('{SELECT,INSERT,UPDATE,DELETE}', '{inbox,dead_letter,consumer,control,replica,replay,outbox_position,outbox_life}'),
+                 ('{SELECT,INSERT,DELETE}', '{history,outbox_parked}'),
+                 ('{SELECT,INSERT}', '{message,history_begun}'),
+                 ('{SELECT,UPDATE}', '{letter_lock,horizon,outbox}'),
+                 ('{SELECT,UPDATE,DELETE,TRUNCATE}', '{outbox_0,outbox_1,outbox_2}')) g (rights, tables),
+         unnest(g.rights) p, unnest(g.tables) t
+    WHERE NOT has_table_privilege('onceward.' || t, p)
     UNION ALL
-    SELECT p || ' on onceward.consumer' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
-    WHERE NOT has_table_privilege('onceward.consumer', p)
-    UNION ALL
-    SELECT p || ' on ' || t FROM unnest('{onceward.horizon,onceward.letter_lock}'::text[]) t, unnest('{SELECT,UPDATE}'::text[]) p
-    WHERE NOT has_table_privilege(t, p)
-    UNION ALL
-    SELECT p || ' on ' || t FROM unnest('{onceward.message,onceward.history_begun}'::text[]) t, unnest('{SELECT,INSERT}'::text[]) p
-    WHERE NOT has_table_privilege(t, p)
-    UNION ALL
-    SELECT p || ' on onceward.history' FROM unnest('{SELECT,INSERT,DELETE}'::text[]) p
-    WHERE NOT has_table_privilege('onceward.history', p)
-    UNION ALL
-    SELECT p || ' on onceward.replay' FROM unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
-    WHERE NOT has_table_privilege('onceward.replay', p)
+    SELECT p || ' on onceward.' || t
+    FROM (VALUES ('{USAGE}'::text[], '{message_seq,consumer_number}'::text[]),
+                 ('{SELECT,UPDATE}', '{outbox_number,outbox_turn}')) g (rights, sequences),
+         unnest(g.rights) p, unnest(g.sequences) t
+    WHERE NOT has_sequence_privilege('onceward.' || t, p)
     UNION ALL
     SELECT 'EXECUTE on ' || p.oid::regprocedure FROM pg_proc p
     -- A function that only applications call runs as its owner, unlike those that the sidecar's functions call.

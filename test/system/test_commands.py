@@ -809,6 +809,9 @@ def test_check_names_missing_rights_and_functions_that_the_sidecars_functions_ne
     out = run("check", "--config", path, "--connect").out
     assert "lacks EXECUTE on onceward.lever_retry(text,text[],text), EXECUTE on onceward.time_mark(bigint,text[])" in out, out
     assert "the function onceward.history_print is missing" in out, out
+    database.query("REVOKE UPDATE ON onceward.control FROM onceward_sidecar; REVOKE ALL ON SEQUENCE onceward.outbox_turn FROM onceward_sidecar")
+    out = run("check", "--config", path, "--connect").out
+    assert "UPDATE on onceward.control" in out and "SELECT on onceward.outbox_turn" in out, out
 
 
 def test_migrate_by_another_login_than_the_configured_one(tmp_path, empty):
