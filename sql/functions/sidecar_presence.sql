@@ -35,7 +35,9 @@
 -- Ids to give up whose rows are dead or completed by now are taken off the list: a redriven message lives.
 --
 -- Rows that were not written for 10 minutes are deleted, by a replica's first call and once a minute, since each call
--- that counts reads all rows. The interval between two such calls is the caller's, and grows with the number of rows.
+-- that counts reads all rows. So are rows that are 10 minutes ahead: the clock was set back, and a replica that has
+-- ended since would count as present until that time. The interval between two such calls is the caller's, and grows
+-- with the number of rows.
 --
 -- The commit is asynchronous, except for a stop: only a stop must outlive a crash.
 --
@@ -77,7 +79,8 @@ BEGIN
     IF p_counter IS NULL OR v_next % 12 = 0 THEN
         DELETE FROM onceward.replica r
         WHERE r.instance IN (SELECT o.instance FROM onceward.replica o
-                             WHERE o.seen_at < v_now - interval '10 minutes' AND o.instance <> p_instance FOR UPDATE OF o SKIP LOCKED);
+                             WHERE o.seen_at NOT BETWEEN v_now - interval '10 minutes' AND v_now + interval '10 minutes'
+                               AND o.instance <> p_instance FOR UPDATE OF o SKIP LOCKED);
     END IF;
 
     kind := 'self';

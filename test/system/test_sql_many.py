@@ -1009,6 +1009,16 @@ def test_rows_that_nobody_wrote_for_ten_minutes_are_deleted(others, pg):
     assert pg.query(instances) == [("a",), ("new",)], "by the first call of a connection"
 
 
+def test_rows_of_a_clock_that_was_set_back_are_deleted(others, pg):
+    """A replica that has ended would count as present until the clock is there again."""
+    a = others("a")
+    others("ended").presence(), others("soon").presence()
+    pg.query("UPDATE onceward.replica SET seen_at = now() + interval '11 minutes' WHERE instance = 'ended'")
+    pg.query("UPDATE onceward.replica SET seen_at = now() + interval '9 minutes' WHERE instance = 'soon'")
+    a.presence()
+    assert pg.query("SELECT instance FROM onceward.replica ORDER BY 1") == [("a",), ("soon",)]
+
+
 def test_presence_commits_asynchronously(others):
     a = others("a")
     a.begin()
