@@ -480,7 +480,7 @@ static void give_away(struct world *w, struct sidecar *s, int queue, const struc
 
     if (a->kind == ACTION_REQUEUE && q->core.rules.ordered)
         oracle_broken(w, "order", "%s of an ordered queue is requeued", m->truth->id);
-    if (a->kind == ACTION_REJECT)
+    if (there && a->kind == ACTION_REJECT)
         oracle_reject(
             w, m, (size_t)m->bytes > q->core.rules.max_message_bytes && q->core.rules.too_large_is_reject);
     else if (there)
