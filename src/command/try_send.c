@@ -321,6 +321,7 @@ static void answered_several(const struct try_run *t, struct shot *carrier, cons
                                       .n_sent = (size_t)carrier->n_members,
                                       .echo = a->batch,
                                       .is_cut = a->cut,
+                                      .is_to_close = a->to_close,
                                       .body = a->body};
     const struct batch_rules rules = {.outcome = {.transaction = t->q->transaction}, .knows_batches = true};
     struct batch_member members[TRY_BATCH_MAX] = {0};

@@ -243,6 +243,12 @@ static bool read_body(struct batch_reader *r, struct slice body)
     return !may_hide_failures(body);
 }
 
+static bool is_blank(struct batch_reader *r)
+{
+    scan_peek(&r->scan); /* skip the blanks */
+    return r->scan.at == r->scan.end;
+}
+
 /* --- the whole --- */
 
 static enum batch_verdict verdict_of_error(int status, bool knows_batches)
@@ -292,6 +298,9 @@ static void read_success(const struct batch_reply *a, const struct batch_rules *
                                : "its answer has another count in Onceward-Batch than the request";
     else if (a->is_cut)
         ret->why = "its answer is incomplete: it is larger than forward.max_response, or broke off";
+    else if (a->is_to_close && is_blank(&r) && !rules->outcome.transaction)
+        ret->why =
+            "its answer has neither a body nor a length, as if the application had died before the body";
     else if (!read_body(&r, a->body))
         ret->why = "its answer is not JSON, or has no list of failures";
     else if (r.unknown && !rules->outcome.transaction)

@@ -277,6 +277,7 @@ void batches_answered(struct queue *q, int64_t now_ms, struct request *r, const 
                                       .n_sent = r->n_sent,
                                       .echo = a->batch,
                                       .is_cut = a->cut,
+                                      .is_to_close = a->to_close,
                                       .body = a->body};
     struct batch_reading reading;
     struct batch_work w;

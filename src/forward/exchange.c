@@ -238,7 +238,7 @@ void exchange_answer(struct exchange *x, struct answer *a, struct exchange_words
     a->status = 0;
     a->retry_after_ms = a->batch = -1;
     a->body = (struct slice){NULL, 0};
-    a->cut = false;
+    a->cut = a->to_close = false;
     a->kept = exchange_leaves_clean(x);
     a->reused = x->reused;
     a->error = words->error;
@@ -253,6 +253,7 @@ void exchange_answer(struct exchange *x, struct answer *a, struct exchange_words
     }
     a->status = x->reply.status;
     a->cut = x->cut;
+    a->to_close = x->reply.at_close;
     a->body = buf_slice(&x->answer);
     a->batch = x->reply.batch;
     if (x->reply.retry_after[0])

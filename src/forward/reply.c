@@ -354,6 +354,7 @@ size_t reply_feed(struct reply *r, const char *data, size_t len, struct slice *b
 void reply_close(struct reply *r)
 {
     r->keep = false;
-    if (r->state == REPLY_TO_CLOSE)
+    r->at_close = r->state == REPLY_TO_CLOSE;
+    if (r->at_close)
         r->state = REPLY_WHOLE;
 }

@@ -43,6 +43,7 @@ struct reply {
     bool chunked;  /* according to this head's fields */
     bool to_close; /* a transfer coding other than chunked is used */
     bool closing;  /* Connection: close */
+    bool at_close; /* the body had no length, and ended with the connection */
     bool has_length, has_batch;
     uint64_t left;                           /* bytes left of the body or the chunk */
     size_t n_head;                           /* bytes of this head and its trailers so far */

@@ -263,7 +263,7 @@ def test_a_whole_failure_in_response_lets_each_go_alone(bed, batches):
     assert all(batches.times(i) <= 2 for i in ids if i != "m0007")
 
 
-@pytest.mark.parametrize("what", ["no field", "wrong count", "unknown id", "no JSON", "mark", "compressed", "cut"])
+@pytest.mark.parametrize("what", ["no field", "wrong count", "unknown id", "no JSON", "mark", "compressed", "cut", "died"])
 def test_an_answer_that_says_nothing_completes_nothing(bed, batches, what):
     """In `response` a 200 is not enough; three of them pause the queue, and an answer that is right ends the pause."""
     good = threading.Event()
@@ -284,6 +284,9 @@ def test_an_answer_that_says_nothing_completes_nothing(bed, batches, what):
             body = json.dumps({"failures": [{"id": batch.ids[0]}]}).encode()
             body, field = (b"\xef\xbb\xbf" + body, {}) if what == "mark" else (gzip.compress(body), {"Content-Encoding": "gzip"})
             reply.status(200, body, {"Onceward-Batch": batch.count, **field})
+        elif what == "died":  # behind the head, before the body that would have named a failure
+            reply.raw(b"HTTP/1.1 200 OK\r\nOnceward-Batch: %d\r\n\r\n" % batch.count)
+            reply.keep = False
         else:
             reply.status(200, b'{"failures": []' + b" " * 20_000 + b"}", {"Onceward-Batch": batch.count})
 

@@ -341,6 +341,28 @@ static void answers_that_cannot_be_read(void **state)
                 fail_msg("%s is taken", bodies[i]);
 }
 
+/* Closed behind its head: an application that dies there has named no failure yet. */
+static void an_empty_answer_without_a_length(void **state)
+{
+    struct batch_reply a = {.kind = ANSWER_STATUS,
+                            .status = 200,
+                            .n_sent = 3,
+                            .echo = 3,
+                            .is_to_close = true,
+                            .body = SLICE(" \n")};
+
+    read_answer(&in_response, 200, 3, ""); /* sets the members */
+    assert_int_equal(reading.verdict, BATCH_ANSWERED);
+    batch_answer_read(&a, &in_response, members, COUNT(members), &reading);
+    assert_int_equal(reading.verdict, BATCH_BAD);
+    assert_non_null(strstr(reading.why, "length"));
+    batch_answer_read(&a, &in_transaction, members, COUNT(members), &reading);
+    assert_int_equal(reading.verdict, BATCH_ANSWERED);
+    a.body = SLICE("{\"failures\": []}");
+    batch_answer_read(&a, &in_response, members, COUNT(members), &reading);
+    assert_int_equal(reading.verdict, BATCH_ANSWERED);
+}
+
 /* In `response` all messages would be done, the failed ones too. */
 static void failures_that_are_hidden_are_not_passed_over(void **state)
 {
@@ -531,6 +553,7 @@ int main(void)
         cmocka_unit_test(answers_with_failures),
         cmocka_unit_test(an_entry_that_matches_nothing),
         cmocka_unit_test(answers_that_cannot_be_read),
+        cmocka_unit_test(an_empty_answer_without_a_length),
         cmocka_unit_test(failures_that_are_hidden_are_not_passed_over),
         cmocka_unit_test(success_needs_the_echo),
         cmocka_unit_test(accepted),

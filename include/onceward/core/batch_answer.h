@@ -32,9 +32,10 @@ struct batch_rules {
 struct batch_reply {
     enum answer_kind kind;
     int status;
-    size_t n_sent; /* messages in the request */
-    int64_t echo;  /* the field Onceward-Batch; -1: none, or no number */
-    bool is_cut;   /* the body is not whole */
+    size_t n_sent;    /* messages in the request */
+    int64_t echo;     /* the field Onceward-Batch; -1: none, or no number */
+    bool is_cut;      /* the body is not whole */
+    bool is_to_close; /* the body has no length */
     struct slice body;
 };
 

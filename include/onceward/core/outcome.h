@@ -22,11 +22,12 @@ struct answer {
     uint64_t ref;          /* of the request */
     enum answer_kind kind; /* ANSWER_ABANDONED only from the core */
     int status;            /* 0: none */
-    bool refused; /* unreachable because the connection failed: refused, no route, name not found, TLS
+    bool refused;  /* unreachable because the connection failed: refused, no route, name not found, TLS
                      failure. False: it took too long, or broke before anything was sent */
-    bool kept;    /* the connection stays open for the next request */
-    bool reused;  /* sent over a connection that had carried other requests */
-    bool cut;     /* the body exceeds the queue's max_response, or broke off; the status counts */
+    bool kept;     /* the connection stays open for the next request */
+    bool reused;   /* sent over a connection that had carried other requests */
+    bool to_close; /* the body has no length: it ended with the connection, and may have broken off */
+    bool cut;      /* the body exceeds the queue's max_response, or broke off; the status counts */
     int64_t retry_after_ms; /* at most an hour; -1: absent or malformed */
     int64_t batch;          /* the field Onceward-Batch; -1: absent, or no number */
     struct slice body;      /* at most max_response */
