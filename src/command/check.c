@@ -94,13 +94,14 @@ static void check_memory(struct config *c, struct findings *s)
     s->where = NULL;
 }
 
-/* Hints at the key for a content type, which is not needed if the publishers set the property. */
+/* Hints at the key for a content type, which is not needed if the publishers set the property. Once per entry: its
+ * partitions have the same value. */
 static void hint_content_types(const struct config *c, struct findings *s)
 {
     char where[320];
 
     s->where = where;
-    for (size_t i = 0; i < c->n_queues; i++) {
+    for (size_t i = 0; i < c->n_queues; i += c->queues[i].n_partitions) {
         snprintf(where, sizeof(where), "queue %s", c->queues[i].name);
         if (!c->queues[i].forward.content_type)
             check_tell(

@@ -423,7 +423,8 @@ int check_connections(const struct config *c, bool sample, struct findings *s)
     if (c->outbox.is_there)
         check_outbox(c, s);
     forward_global_init();
-    for (size_t i = 0; i < c->n_queues; i++)
+    /* The partitions of an entry share its application. */
+    for (size_t i = 0; i < c->n_queues; i += c->queues[i].n_partitions)
         check_application(&c->queues[i], s);
     return s->n_failed ? STATUS_FAILED : STATUS_DONE;
 }

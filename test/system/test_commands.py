@@ -1655,6 +1655,13 @@ def test_a_wrong_call_prints_one_line_and_where_the_help_is(arguments):
     assert good(arguments[0], "--help").startswith("usage: ")
 
 
+def test_check_names_what_partitions_share_once(place):
+    path = place.write(queue=place.queue.name + "-{0..3}", consumer="orders")
+    done = run("check", "--config", path, "--connect")
+    assert done.out.count("messages without a content type") == done.out.count("application of ") == 1, done.out
+    assert done.out.count("-3") >= 1, "each partition is looked for at the broker"
+
+
 def test_advice_is_not_called_ok(place):
     done = run("check", "--config", place.path)
     line, = [x for x in done.out.splitlines() if "messages without a content type" in x]
