@@ -13,8 +13,8 @@ SHOWN = ((targets.DRAIN, "rate", "Messages a second"), (targets.DRAIN, "cpu_us.c
 NAMES = {"onceward": "Onceward, over TCP", "onceward-unix": "Onceward, over Unix sockets", "node": "Node (amqplib, pg, undici)",
          "python": "Python (pika, psycopg2), 8 processes", "forwards-only": "bound: a C program that forwards and acks, without an inbox",
          "acks-only": "bound: a C program that only acks"}
-COLUMNS = (("rate", "messages/s", "{:,.0f}", 1.0), ("cpu_us.consumer", "CPU of the consumer, µs a message", "{:.1f}", 1.0),
-           ("cpu_us.database", "of the database, µs", "{:.1f}", 1.0), ("rss_peak", "anonymous memory, MiB", "{:.1f}", 1 / (1 << 20)))
+COLUMNS = (("rate", "messages/s", "{:,.0f}", 1.0), ("cpu_us.consumer", "consumer's CPU, µs a message", "{:.1f}", 1.0),
+           ("cpu_us.database", "database's, µs", "{:.1f}", 1.0), ("rss_peak", "anonymous memory, MiB", "{:.1f}", 1 / (1 << 20)))
 BEGIN, END = "<!-- figures -->\n", "<!-- /figures -->"
 SHORT_BEGIN, SHORT_END = "<!-- short figures -->\n", "<!-- /short figures -->"
 PEERS_BEGIN, PEERS_END = "<!-- peers -->\n", "<!-- /peers -->"
@@ -82,7 +82,8 @@ def replace(path, begin, end, make):
 def publish_peers(document, root):
     machine, costs, ends = document["machine"], *peer_groups.tables(document)
     made = (f"`test/bench/run peers` (revision {document['options']['revision']}, {document['made'][:10]}), {machine['cores']} cores ({machine['cpu']}) "
-            f"that all share. Costs:\n\n{costs}\nConsequences of faults, of {faults.MESSAGES:,} messages (of several runs: each):\n\n{ends}\n"
+            f"that all share.\n{peer_groups.COSTS_READ}\n\n{costs}\nConsequences of faults, of {faults.MESSAGES:,} messages (of several runs: each).\n\n"
+            f"{peer_groups.ENDS_READ}\n\n{ends}\n"
             f"How each was configured:\n\n{peer_groups.configured(document)}")
     page = os.path.join(root, "test", "README.md")
     replace(page, PEERS_BEGIN, PEERS_END, lambda _: made)
