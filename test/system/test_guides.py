@@ -33,6 +33,12 @@ COMMANDS = {
     "deploy/guides/try.md": "test_examples.py, against an example",
     "deploy/guides/batches.md": "test_examples.py, against an example for batches",
     "deploy/guides/consumer.md": "try: test_examples.py; check: here, as in ids.md",
+    "deploy/guides/long-jobs.md": "beside a sidecar",
+    "deploy/guides/overload.md": "beside a sidecar",
+    "deploy/guides/publish.md": "beside a sidecar",
+    "deploy/guides/replies.md": "beside a sidecar",
+    "deploy/guides/side-effects.md": "beside a sidecar",
+    "deploy/guides/millions.md": "beside a sidecar",
     "deploy/guides/order.md": "nowhere: rabbitmqadmin needs the management plugin. Its definitions file is imported here",
 }
 
@@ -149,6 +155,22 @@ def test_the_command_that_shows_the_id_of_a_message(bed, tmp_path):
     assert re.search(r"\b7\b.*json:/order/number|json:/order/number.*\b7\b", said), said
     assert commands("deploy/guides/consumer.md", "onceward try")[1] == line
     bed.queue.get()
+
+
+# What a command prints then; the mails of side-effects.md are of a consumer that is not there.
+SHOWN = {"check": "Everything answers", "reload": "reloaded", "status": "relay", "top": "LIMIT", "dead list": "No dead letters", "dead redrive": "No dead letters"}
+
+
+@pytest.mark.parametrize("page", [page for page, where in COMMANDS.items() if where == "beside a sidecar"])
+def test_the_commands_of_a_guide_run_beside_a_sidecar(bed, page):
+    sidecar = bed.sidecar(top={"outbox": {}})
+    sidecar.wait_for("outbox", state="relaying")
+    lines = [line for _, code in blocks(page, "sh") for line in code.strip().split("\n")]
+    assert lines
+    for line in lines:
+        said = shell(line.replace("FILE", sidecar.config_path))
+        name = " ".join(line.split()[1:3 if " dead " in line else 2])
+        assert said and SHOWN.get(name, "") in said, f"{line}\n{said}"
 
 
 def test_the_broker_takes_the_definitions_of_the_guide_on_order(rabbitmq, tmp_path):
