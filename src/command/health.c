@@ -125,7 +125,7 @@ static const struct command_option health_options[] = {
 
 const struct command health_command = {
     .name = "health",
-    .does = "for exec probes: report the state of the running sidecar",
+    .does = "for exec probes: report the sidecar's state",
     .about = "For exec probes. Exit status 0: yes; 1: no, with the reason. The answer for a sidecar that has "
              "ended is always no.",
     .options = health_options,

@@ -55,7 +55,7 @@ static const struct command_option status_options[] = {
 
 const struct command status_command = {
     .name = "status",
-    .does = "show replicas, counts, dead letters and the oldest unfinished messages, or one message",
+    .does = "show replicas, counts, dead letters and unfinished messages, or one message",
     .about =
         "Shows the live replicas with the state of each queue, at most five seconds old; the pauses and "
         "give-ups of operators; "

@@ -80,6 +80,8 @@ def of_page(text):
             yield begin, "paragraph", f"a paragraph of {n} lines: {PARAGRAPH_MAX} at most"
 
     for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > LINE_MAX and not line.startswith("!["):
+            yield number, "line", f"a line of {len(line)} characters: {LINE_MAX} at most"
         if line.lstrip().startswith("```"):
             is_code = not is_code
         if is_code or line.startswith(("    ", "|", "<!--", "```", "![")):
@@ -92,8 +94,6 @@ def of_page(text):
                     if n > CELL_MAX:
                         yield number, "cell", f"a cell of {n} words: {CELL_MAX} at most: {cell.strip()[:50]}…"
             continue
-        if len(line) > LINE_MAX:
-            yield number, "line", f"a line of {len(line)} characters: {LINE_MAX} at most"
         yield from of_text(plain(line), 0, lambda at, number=number: number)
         if not line.strip() or re.match(r"\s*([-*#]|\d+\.) ", line):
             yield from sentences()

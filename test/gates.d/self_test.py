@@ -41,6 +41,8 @@ BAD = [
     ("prose", "sql/functions/a.sql", "-- It waits.\nSELECT 1;\n", "begins with \"it\""),
     ("prose", "README.md", "Onceward tries the message anew.\n", "\"anew\" is a banned"),
     ("prose", "README.md", "word " * 36 + "\n", "a line of 180"),
+    ("prose", "README.md", "| a | b |\n|---|---|\n" + ("| " + "word " * 13) * 2 + "|\n", "a line of 135"),
+    ("prose", "README.md", "```sh\n" + "word " * 36 + "\n```\n", "a line of 180"),
     ("prose", "README.md", ("word " * 18 + "\n") * 2 + "end.\n", "a sentence of 37 words"),
     ("prose", "README.md", "A line of some words.\n" * 6, "a paragraph of 6 lines"),
     ("prose", "README.md", "| a |\n|---|\n| " + "word " * 21 + "|\n", "a cell of 21 words"),

@@ -530,7 +530,7 @@ def test_mtail_in_a_cluster_is_called_as_the_page_says(tmp_path):
     program, = next(v["configMap"] for v in pod["spec"]["volumes"] if "configMap" in v).values()
     assert made["resources"] == ["mtail.yaml"] and maps[program] == ["onceward.mtail"]
     with open(os.path.join(DEPLOY, "logs/README.md")) as f:
-        command, = re.findall(r"`(mtail --progs .*?)`", f.read())
+        command, = re.findall(r"^(mtail --progs .*)$", f.read(), re.M)
     for option, value in re.findall(r"--(\w+) '?([^' ]+)'?", command):
         given, = [arg.split("=", 1)[1] for arg in container["args"] if arg.startswith(f"--{option}=")]
         assert given == value or option == "progs" and given == "/etc/mtail/" + value

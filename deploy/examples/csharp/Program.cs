@@ -46,7 +46,10 @@ static async Task<IResult> Charge(Order order, HttpRequest request, NpgsqlDataSo
 static async Task InTransaction(NpgsqlConnection db, string token, Order order)
 {
     await using var transaction = await db.BeginTransactionAsync(); // rolls back if it is disposed of without a commit
-    await using var complete = new NpgsqlCommand("SELECT onceward.complete($1)", db, transaction) { Parameters = { new() { Value = token } } };
+    await using var complete = new NpgsqlCommand("SELECT onceward.complete($1)", db, transaction)
+    {
+        Parameters = { new() { Value = token } }
+    };
     await complete.ExecuteNonQueryAsync();
     await using var insert = new NpgsqlCommand("INSERT INTO charges (order_id, cents) VALUES ($1, $2)", db, transaction)
     {
@@ -60,7 +63,10 @@ static async Task InTransaction(NpgsqlConnection db, string token, Order order)
 static async Task Invoiced(NpgsqlConnection db, string token, Order order)
 {
     await using var transaction = await db.BeginTransactionAsync();
-    await using var complete = new NpgsqlCommand("SELECT onceward.complete($1)", db, transaction) { Parameters = { new() { Value = token } } };
+    await using var complete = new NpgsqlCommand("SELECT onceward.complete($1)", db, transaction)
+    {
+        Parameters = { new() { Value = token } }
+    };
     await complete.ExecuteNonQueryAsync();
     string[] writes = [
         "INSERT INTO charges (order_id, cents) VALUES ($1, $2)",

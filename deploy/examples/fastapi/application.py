@@ -45,7 +45,8 @@ def at_once(db: psycopg.Connection, token: str, order: Order) -> None:
 
 def charge(work, order: Order, token: str) -> Response:
     try:
-        with pool.connection() as db:  # commits at its end, so before the answer; not in a dependency with yield, which ends after it
+        # Commits at its end, so before the answer; not in a dependency with yield, which ends after it.
+        with pool.connection() as db:
             work(db, token, order)
     except PoolTimeout:
         return Response(status_code=503)  # the database cannot be reached

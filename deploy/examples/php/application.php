@@ -4,7 +4,8 @@ $status = 400;  // what an error means from here on: the message is wrong
 try {
     $order = json_decode(file_get_contents('php://input'), false, 512, JSON_THROW_ON_ERROR);
     $charge = [$order->id, $order->cents];
-    if (!is_string($charge[0]) || !is_int($charge[1])) throw new Exception('not an order: id must be a string, cents an integer');
+    if (!is_string($charge[0]) || !is_int($charge[1]))
+        throw new Exception('not an order: id must be a string, cents an integer');
     $status = 503;  // the database cannot be reached
     $db = new PDO(getenv('DATABASE_PDO'), null, null, [PDO::ATTR_ERRMODE => PDO::ERRMODE_EXCEPTION]);
     $status = 500;  // rolled back; Onceward reads the row and does what is right

@@ -4,7 +4,8 @@ set_error_handler(fn($level, $text) => throw new ErrorException($text));
 $status = 400;  // what an error means from here on: the message is wrong
 try {
     $order = json_decode(file_get_contents('php://input'), false, 512, JSON_THROW_ON_ERROR);
-    if (!is_string($order->id) || !is_int($order->cents)) throw new Exception('not an order: id must be a string, cents an integer');
+    if (!is_string($order->id) || !is_int($order->cents))
+        throw new Exception('not an order: id must be a string, cents an integer');
     $values = [$_SERVER['HTTP_ONCEWARD_TOKEN'], $order->id, $order->cents];
     $status = 503;  // the database cannot be reached
     $db = new PDO(getenv('DATABASE_PDO'), null, null, [PDO::ATTR_ERRMODE => PDO::ERRMODE_EXCEPTION, PDO::ATTR_PERSISTENT => true]);

@@ -11,7 +11,8 @@ from django.views.decorators.http import require_POST
 def in_transaction(token, order_id, cents):
     with transaction.atomic(), connection.cursor() as sql:
         sql.execute("SELECT onceward.complete(%s)", [token])
-        sql.execute("INSERT INTO charges (order_id, cents) VALUES (%s, %s)", [order_id, cents])  # or Charge.objects.create(…)
+        # or Charge.objects.create(…)
+        sql.execute("INSERT INTO charges (order_id, cents) VALUES (%s, %s)", [order_id, cents])
 
 
 def invoiced(token, order_id, cents):
