@@ -7,7 +7,7 @@ PACKAGES_BENCH="nginx-light iproute2"
 PACKAGES_GATES="clang-format clang-tidy" # the gates do without where they cannot be had
 PACKAGES_EXAMPLES="libdbd-pg-perl libhttp-daemon-perl ruby ruby-pg ruby-sinatra puma" # those of deploy/examples that are not there are skipped
 PACKAGES_EXAMPLES_NEWER="ruby-rackup" # of Debian 13 on: what its Sinatra wants
-PACKAGES_DEPLOY="python3-yaml python3-jsonschema binutils buildah runc mtail prometheus lnav" # what of deploy/ cannot be tried without them is skipped
+PACKAGES_DEPLOY="python3-yaml python3-jsonschema binutils buildah runc mtail prometheus lnav docker-compose" # what of deploy/ cannot be tried without them is skipped
 PACKAGES_NODE="nodejs npm" # the bench does without where they cannot be had
 
 POLICY=${POLICY:-/usr/sbin/policy-rc.d} # tests have their own
