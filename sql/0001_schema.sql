@@ -413,6 +413,11 @@ CREATE TABLE onceward.outbox_1 (LIKE onceward.outbox_0 INCLUDING STORAGE)
 CREATE TABLE onceward.outbox_2 (LIKE onceward.outbox_0 INCLUDING STORAGE)
     WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off);
 
+-- Only a relay after a restore updates rows. Without an identity a publication of all tables would refuse that.
+ALTER TABLE onceward.outbox_0 REPLICA IDENTITY FULL;
+ALTER TABLE onceward.outbox_1 REPLICA IDENTITY FULL;
+ALTER TABLE onceward.outbox_2 REPLICA IDENTITY FULL;
+
 CREATE INDEX outbox_0_seq ON onceward.outbox_0 (seq);
 CREATE INDEX outbox_1_seq ON onceward.outbox_1 (seq);
 CREATE INDEX outbox_2_seq ON onceward.outbox_2 (seq);

@@ -331,6 +331,15 @@ def test_a_drain_gives_the_lease_up_at_once(box):
     assert take(box, 1)[0][0] == "next"
 
 
+def test_rows_of_another_server_are_sent_although_all_tables_are_published(box):
+    """Debezium makes such a publication. A dump and pg_upgrade keep it."""
+    box.rows("CREATE PUBLICATION everything FOR ALL TABLES")
+    publish_many(box, ["m1", "m2"])
+    box.rows("UPDATE onceward.outbox_position SET system_identifier = 5")
+    relay(box)
+    assert [x[0] for x in take(box, 2)] == ["m1", "m2"]
+
+
 def test_an_operator_pauses_the_outbox(box):
     """Also with a standby, and through a restart of the relay: messages wait in the database, and come in order."""
     first, second = relay(box, "first"), relay(box, "second")
