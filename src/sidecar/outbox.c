@@ -29,6 +29,7 @@ void outbox_database_is(struct sidecar *s, bool there, const char *why)
     if (!s->outbox)
         return;
     s->outbox->figures.asked = s->outbox->figures.known = false;
+    s->outbox->busy_since_ms = 0;
     outbox_database(&s->outbox->core, s->now_ms, there, why);
 }
 

@@ -15,7 +15,8 @@ struct sidecar_outbox {
     struct watch watch;
     bool readable;
     int64_t tick_ms, told_failed_ms;
-    char blocked[256]; /* why the broker takes no messages at present; or empty */
+    int64_t busy_since_ms; /* another transaction has locked the lease; 0: it has not */
+    char blocked[256];     /* why the broker takes no messages at present; or empty */
     struct buf header;
     struct {
         bool asked, known;

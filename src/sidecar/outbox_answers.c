@@ -11,6 +11,7 @@
 
 enum {
     TOLD_AGAIN_MS = 60000,
+    BUSY_MS = 3000, /* longer than any transaction of a sidecar locks the lease */
     NAME_BYTES = 255,
 };
 
@@ -76,6 +77,23 @@ static void registered(struct sidecar *s)
     outbox_registered(&s->outbox->core, s->now_ms, answer, f.text);
 }
 
+/* Logs a transaction that has locked the lease for long, such as an operator's: no statement fails then. */
+static void watch_busy(struct sidecar *s, bool busy)
+{
+    struct sidecar_outbox *x = s->outbox;
+    struct fault f = {0};
+
+    if (!busy || !x->busy_since_ms)
+        x->busy_since_ms = busy ? s->now_ms : 0;
+    if (!busy || s->now_ms - x->busy_since_ms < BUSY_MS)
+        return;
+    fault_set(&f,
+              "another transaction has locked the row of onceward.outbox, and no sidecar can relay before "
+              "it ends: see pg_locks and pg_stat_activity");
+    snprintf(f.code, sizeof(f.code), "55P03"); /* lock_not_available */
+    tell_failed(s, &f);
+}
+
 static void leased(struct sidecar *s)
 {
     struct inbox_outbox_lease lease = {0};
@@ -85,6 +103,7 @@ static void leased(struct sidecar *s)
     if (!got)
         return;
     enum outbox_answer answer = got < 0 ? failed(s, &f) : answer_of(lease.word);
+    watch_busy(s, got > 0 && lease.word == OUTBOX_WORD_BUSY);
     if (lease.is_paused)
         outbox_pause(&s->outbox->core, lease.paused);
     outbox_leased(&s->outbox->core, s->now_ms, answer, lease.word == OUTBOX_WORD_FREE ? 0 : lease.lease,

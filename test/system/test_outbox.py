@@ -331,6 +331,22 @@ def test_a_drain_gives_the_lease_up_at_once(box):
     assert take(box, 1)[0][0] == "next"
 
 
+def test_a_transaction_that_locks_the_lease_is_logged(box):
+    """An operator's psql without a COMMIT. Then no statement fails, and no sidecar relays."""
+    sidecar = relay(box)
+    publish(box, "m1")
+    take(box, 1)
+    operator = box.postgres.connect()
+    operator.autocommit = False
+    with operator.cursor() as cursor:
+        cursor.execute("SELECT onceward.outbox_give_up('none')")
+    publish(box, "m2")
+    sidecar.wait_for("database_error", deadline=40, reason=lambda reason: "has locked the row of onceward.outbox" in reason)
+    operator.rollback()
+    operator.close()
+    assert [x[0] for x in take(box, 1)] == ["m2"]
+
+
 def test_rows_of_another_server_are_sent_although_all_tables_are_published(box):
     """Debezium makes such a publication. A dump and pg_upgrade keep it."""
     box.rows("CREATE PUBLICATION everything FOR ALL TABLES")
