@@ -1,5 +1,6 @@
 -- Columns that a table lacks, or that may not be NULL although this program does not write them; NULL: none. Finds a
--- table of another shape under the same version: changed by hand, or half restored.
+-- table of another shape under the same version: changed by hand, or half restored. Also tables with row-level
+-- security for this role: an id that it hides would be processed again.
 --
 -- Locks: none. Repeating it: only reads.
 WITH wanted (relation, needed, optional) AS (VALUES
@@ -42,4 +43,7 @@ FROM (
     JOIN pg_catalog.pg_attribute a ON a.attrelid = w.relation AND a.attnum > 0 AND NOT a.attisdropped
     WHERE a.attnotnull AND a.attname <> ALL (w.needed)
       AND (a.attname = ANY (w.optional) OR NOT a.atthasdef AND a.attidentity = '')
+    UNION ALL
+    SELECT w.relation || ' has row-level security, which may hide rows: ALTER TABLE ' || w.relation || ' DISABLE ROW LEVEL SECURITY'
+    FROM wanted w WHERE pg_catalog.row_security_active(w.relation)
 ) found

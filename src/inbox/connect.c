@@ -157,8 +157,10 @@ static int settings_make(const struct config_database *c, const char *url, struc
         if (strcmp(o->keyword, "options") == 0 && o->val)
             buf_printf(ret, "%s ", o->val);
     PQconninfoFree(parsed);
+    /* Without row_security a policy that hides rows is an error. A hidden row would be processed again. */
     buf_printf(ret,
-               "-c default_transaction_isolation=read\\ committed -c jit=off -c statement_timeout=%" PRId64,
+               "-c default_transaction_isolation=read\\ committed -c jit=off -c row_security=off "
+               "-c statement_timeout=%" PRId64,
                c->statement_timeout_ms);
     return 0;
 }

@@ -9,6 +9,7 @@ import pytest
 
 from rig import schema
 from rig.application import Gate
+from rig.private import bed_on  # noqa: F401
 from rig.wait import wait_until
 
 OLD = "2 hours"
@@ -287,6 +288,25 @@ def test_completed_rows_are_compacted_and_their_ids_still_known(bed):
     off.wait_for("duplicate", message_id=names[3])
     bed.assert_acked()
     assert all(len(bed.app.posts(name)) == 1 for name in names) and not ids(bed)
+
+
+def test_row_level_security_hides_no_id(bed_on, fresh_postgres):
+    """Entries that a policy hides would be processed again. A running sidecar is refused by the database, a later one by its own check."""
+    bed = bed_on(fresh_postgres)
+    sidecar = bed.sidecar(**COMPACT)
+    bed.queue.publish("m1")
+    sidecar.wait_for("completed")
+    bed.rows("UPDATE onceward.inbox SET completed_at = completed_at - interval '3 hours'")
+    wait_until(lambda: not ids(bed), "the row is replaced", 60)
+    bed.rows("ALTER TABLE onceward.history ENABLE ROW LEVEL SECURITY")
+    bed.queue.publish("m1")
+    sidecar.wait_for("database_error", reason=lambda reason: "row-level security" in reason)
+    assert sidecar.term() == 0
+    sidecar = bed.sidecar(wait=False, **COMPACT)
+    assert "DISABLE ROW LEVEL SECURITY" in sidecar.wait_for("refused")["reason"]
+    bed.rows("ALTER TABLE onceward.history DISABLE ROW LEVEL SECURITY")
+    sidecar.wait_for("duplicate", message_id="m1")
+    assert len(bed.app.posts("m1")) == 1
 
 
 def test_entries_expire_while_the_walk_through_the_rows_goes_on(bed):
