@@ -185,8 +185,10 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
                   q->list[at].consumer);
     } else if (strcmp(answer, "busy") == 0) {
         q->registrations[at] = INBOX_BUSY;
-        fault_set(&f, "the record of consumer \"%s\" is being changed, or its broker is not known yet",
-                  r.consumer);
+        fault_set(
+            &f,
+            "another transaction has locked the record of consumer \"%s\", or its broker is not known yet",
+            r.consumer);
     } else if (strcmp(answer, "taken") == 0) {
         r.former = result_text(result, row, R_FORMER);
         registration_refuse_taken(&r, &f);

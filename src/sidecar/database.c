@@ -181,23 +181,44 @@ static void use_consumer(struct sidecar_queue *sq)
     report_reason(sq, EVENT_LIMITS, text);
 }
 
+/* Logs a registration that is not made for long: an open transaction has locked the record. */
+static void tell_busy(struct sidecar_queue *sq, const char *reason)
+{
+    enum { FIRST_MS = 3000, AGAIN_MS = 60000 };
+    int64_t now_ms = sq->sidecar->now_ms;
+    struct fault f = {0};
+
+    if (!sq->link->cluster || sq->first != sq) /* without a broker: logged as `disconnected` */
+        return;
+    if (!sq->busy_tell_ms)
+        sq->busy_tell_ms = now_ms + FIRST_MS;
+    if (now_ms < sq->busy_tell_ms)
+        return;
+    sq->busy_tell_ms = now_ms + AGAIN_MS;
+    fault_set(&f, "%s: it does not consume before that ends, see pg_locks and pg_stat_activity",
+              *reason ? reason : "its consumer cannot be registered");
+    report_reason(sq, EVENT_LIMITS, f.text);
+}
+
 /* Pauses queues that are not registered, with the reason. */
 static void look_at_registrations(struct sidecar *s)
 {
-    struct fault f = {0};
-
     s->database.registered = true;
 
     for (size_t i = 0; i < s->n_queues; i++) {
         struct sidecar_queue *sq = &s->queues[i];
+        struct fault f = {0};
         enum inbox_registration r = inbox_registration(s->database.inbox, sq->config->entry, &f);
         bool refused = r == INBOX_REFUSED;
 
         s->database.registered &= r == INBOX_REGISTERED;
         if (!refused)
             use_consumer(sq);
-        if (r == INBOX_BUSY)
+        if (r == INBOX_BUSY) {
+            tell_busy(sq, f.text);
             continue;
+        }
+        sq->busy_tell_ms = 0;
         if (refused && !sq->refused_told && sq->first == sq)
             report_reason(sq, EVENT_REFUSED, f.text);
         if (refused != sq->refused_told) {

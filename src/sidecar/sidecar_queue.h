@@ -50,6 +50,7 @@ struct sidecar_queue {
     char depth_reason[128];
     int64_t n_dead_letters; /* -1: unknown */
     bool refused_told, told_drained, was_ready, was_consuming;
+    int64_t busy_tell_ms; /* time of the next line about a registration that is not answered; 0: it is */
     bool arguments_wanted, arguments_asked, arguments_known; /* of the declare of the queue */
     int64_t arguments_again_ms; /* time of the next reading, while they do not allow order; 0: they do */
     struct waiting waiting;     /* before its first start */

@@ -255,6 +255,23 @@ def test_a_consumer_that_nobody_uses_any_more_is_forgotten(bed):
     bed.sidecar(consumer="new-" + bed.name)
 
 
+@pytest.mark.parametrize("record", ["changed", "new"])
+def test_an_open_transaction_that_keeps_a_consumer_from_its_record_is_logged(bed, record):
+    keys, other = {"consumer": "new-" + bed.name, "takes_over": "former"}, bed.postgres.connect()
+    if record == "changed":
+        bed.rows("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', 'former')", keys["consumer"])
+    other.autocommit = False
+    with other.cursor() as cursor:
+        cursor.execute("SELECT FROM onceward.consumer WHERE consumer = %s FOR UPDATE" if record == "changed" else
+                       "INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES (%s, 'b', '/', 'former')", [keys["consumer"]])
+    sidecar = bed.sidecar(wait=False, **keys)
+    sidecar.wait_for("limits", deadline=60, reason=lambda reason: "has locked the record of consumer" in reason)
+    assert not sidecar.find("consuming")
+    other.rollback()
+    other.close()
+    sidecar.wait_for("consuming")
+
+
 def test_a_replica_that_was_frozen_while_its_consumer_was_forgotten_registers_again(bed):
     """Its row in onceward.replica was removed after 10 minutes. Without the record of the consumer there is no housekeeping."""
     sidecar = bed.sidecar()
