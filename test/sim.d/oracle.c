@@ -750,7 +750,8 @@ void oracle_dropped(struct world *w, struct copy *m)
 
     if (!safe && !hidden && m->returned && !m->skipped && w->database->up && !no_room && !overslept)
         oracle_broken(w, "lost", "%s was returned once too often: the broker dropped it", m->truth->id);
-    if (!safe && !m->returned && could_be_stored(w, m))
+    /* A copy that waits for another one of its id is not stored: the message remains with that one. */
+    if (!safe && !m->returned && !m->truth->n_open_copies && could_be_stored(w, m))
         oracle_broken(w, "lost", "%s was held too long near the delivery limit: the broker dropped it",
                       m->truth->id);
 }
