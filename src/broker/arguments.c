@@ -13,7 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHANNEL = 1, N_KNOWN_MAX = 24, N_TRIES_MAX = 32, NAME_MAX_LEN = 48, VALUE_MAX_LEN = 160 };
+enum {
+    CHANNEL = 1,
+    N_KNOWN_MAX = 24,
+    N_TRIES_MAX = 32,
+    NAME_MAX_LEN = 48,
+    VALUE_MAX_LEN = 160,
+    UNLIMITED_SINCE = 4, /* RabbitMQ with a delivery limit of -1 */
+};
 
 /* A known argument of the queue. */
 struct known {
@@ -244,12 +251,15 @@ static int ask_all(amqp_connection_state_t c, const struct queue_list *queues, i
 void broker_arguments_limits(const struct broker_arguments *a, struct queue_limits *ret)
 {
     bool bounded = a->max_length != ARGUMENT_ABSENT || a->max_bytes != ARGUMENT_ABSENT;
-    bool is_unlimited = a->delivery_limit < 0 || a->delivery_limit >= LIMIT_NONE;
+    /* Before RabbitMQ 4 a negative limit is exceeded by the first return, like 0. */
+    bool is_unlimited =
+        a->delivery_limit < 0 ? a->server_major >= UNLIMITED_SINCE : a->delivery_limit >= LIMIT_NONE;
 
     *ret = (struct queue_limits){.read = true,
-                                 .delivery_limit = !a->has_delivery_limit ? LIMIT_UNKNOWN
-                                                   : is_unlimited         ? LIMIT_NONE
-                                                                          : (int)a->delivery_limit,
+                                 .delivery_limit = !a->has_delivery_limit  ? LIMIT_UNKNOWN
+                                                   : is_unlimited          ? LIMIT_NONE
+                                                   : a->delivery_limit < 0 ? 0
+                                                                           : (int)a->delivery_limit,
                                  .drops_head = bounded && !a->rejects_publish,
                                  .needs_consumer = a->auto_delete || a->expires_ms != ARGUMENT_ABSENT,
                                  .single_active = a->single_active_consumer};
@@ -270,8 +280,7 @@ const char *broker_arguments_limit_warning(int limit)
     if (limit == LIMIT_UNKNOWN || limit >= LIMIT_LEAST)
         return NULL;
     return "the delivery limit of the queue is below 5, so a few crashes in a row lose messages: declare "
-           "it with a "
-           "higher limit";
+           "it with a higher limit (-1 is none from RabbitMQ 4 on, and like 0 before)";
 }
 
 /* --- order per key --- */
@@ -286,8 +295,8 @@ static const char *limit_refusal(int limit, bool holds_dead)
                "each max_hold";
     if (limit >= CONFIG_ORDERED_LIMIT_MIN)
         return NULL;
-    return "order per key needs a queue without a delivery limit, or with one of at least 20: after that "
-           "many restarts the broker drops all held messages";
+    return "order per key needs a queue without a delivery limit (x-delivery-limit -1; none before RabbitMQ 4, where "
+           "-1 is like 0), or with one of at least 20: after that many restarts the broker drops all held messages";
 }
 
 const char *broker_arguments_order_refusal(const struct broker_arguments *a, int limit, bool holds_dead)

@@ -31,7 +31,7 @@ struct broker_arguments {
     bool has_dead_letter_exchange; /* else a policy may set one */
     bool rejects_publish;          /* x-overflow is reject-publish or reject-publish-dlx */
     bool has_delivery_limit;       /* else a policy, or the broker's default, may set one */
-    int64_t delivery_limit;        /* negative: none */
+    int64_t delivery_limit;        /* negative: none, from RabbitMQ 4 on */
     int64_t max_length, max_bytes; /* x-max-length(-bytes); ARGUMENT_ABSENT */
     int64_t max_priority;          /* x-max-priority; ARGUMENT_ABSENT */
     int64_t expires_ms;            /* x-expires; ARGUMENT_ABSENT */

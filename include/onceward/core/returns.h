@@ -19,7 +19,7 @@ enum { LIMIT_UNKNOWN = -1, LIMIT_LEAST = 5, LIMIT_SINCE_4 = 20, LIMIT_NONE = INT
 /* The queue's arguments that matter here. */
 struct queue_limits {
     bool read;          /* false: they could not be read, and the rest is meaningless */
-    int delivery_limit; /* x-delivery-limit; LIMIT_NONE: negative; LIMIT_UNKNOWN: absent, so a policy may set one */
+    int delivery_limit; /* x-delivery-limit; LIMIT_NONE: unlimited; LIMIT_UNKNOWN: absent, so a policy may set one */
     bool drops_head;     /* a full queue drops its oldest message, not the new one */
     bool needs_consumer; /* auto-delete or x-expires: the broker deletes it when it has no consumer */
     bool single_active;  /* x-single-active-consumer: a consumer that is cancelled hands the queue on */
