@@ -50,8 +50,11 @@ void asks_read_registration(struct inbox *i)
     PGresult *rows;
     struct fault f;
 
-    /* A failure changes nothing; the caller asks again. */
-    if (answer_read(i, QUESTION_REGISTER, -1, REGISTER_COLUMNS, &rows, &f) <= 0)
+    int got = answer_read(i, QUESTION_REGISTER, -1, REGISTER_COLUMNS, &rows, &f);
+
+    if (got < 0)
+        queues_not_registered(&i->queues, &f);
+    if (got <= 0)
         return;
     queues_registered(&i->queues, rows, &f);
     call_scalars_order_changes(&i->scalars, i->queues.order_changes);

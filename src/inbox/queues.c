@@ -187,7 +187,7 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
         q->registrations[at] = INBOX_BUSY;
         fault_set(
             &f,
-            "another transaction has locked the record of consumer \"%s\", or its broker is not known yet",
+            "another transaction has locked the record of consumer \"%s\" (see pg_locks), or its broker is not known yet",
             r.consumer);
     } else if (strcmp(answer, "taken") == 0) {
         r.former = result_text(result, row, R_FORMER);
@@ -240,6 +240,15 @@ int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
         else
             refusal_set(q, (size_t)queue_of(q, result, row), result, row);
     return 0;
+}
+
+void queues_not_registered(struct queues *q, const struct fault *f)
+{
+    for (size_t i = 0; i < q->n; i++)
+        if (q->registrations[i] == INBOX_BUSY) {
+            free(q->refusals[i]);
+            q->refusals[i] = mem_copy_text(f->text);
+        }
 }
 
 bool queues_are_registered(const struct queues *q)

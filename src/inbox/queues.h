@@ -41,6 +41,9 @@ void queues_register_params(struct queues *q, struct buf params[REGISTER_PARAMS]
 /* Takes a binary result. -1: malformed; nothing has changed. */
 int queues_registered(struct queues *q, const PGresult *result, struct fault *f);
 
+/* Notes why the call failed, for the queues that are not registered. */
+void queues_not_registered(struct queues *q, const struct fault *f);
+
 /* Sets the queue's broker. If that is another one, or was unknown, the queue must be registered again. */
 void queues_set_broker(struct queues *q, size_t queue, const char *broker);
 

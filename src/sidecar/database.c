@@ -195,8 +195,7 @@ static void tell_busy(struct sidecar_queue *sq, const char *reason)
     if (now_ms < sq->busy_tell_ms)
         return;
     sq->busy_tell_ms = now_ms + AGAIN_MS;
-    fault_set(&f, "%s: it does not consume before that ends, see pg_locks and pg_stat_activity",
-              *reason ? reason : "its consumer cannot be registered");
+    fault_set(&f, "the queue does not consume, since its consumer is not registered yet: %s", reason);
     report_reason(sq, EVENT_LIMITS, f.text);
 }
 
