@@ -36,10 +36,11 @@ static void check_database(const struct config *c, struct findings *s)
     struct admin *a;
 
     s->where = "database";
-    for (size_t i = 0; i < c->n_queues; i++) {
+    for (size_t i = 0; i <= c->n_queues; i++) {
+        const struct config_queue outbox = {.vhost = c->outbox.vhost};
         char *vhost = NULL;
 
-        if (broker_vhost(&c->broker, &c->queues[i], &vhost, &f) == 0)
+        if (broker_vhost(&c->broker, i < c->n_queues ? &c->queues[i] : &outbox, &vhost, &f) == 0)
             vhosts[i] = vhost;
     }
     if (admin_open(&c->database, ADMIN_READS, &a, &f)) {
@@ -51,7 +52,7 @@ static void check_database(const struct config *c, struct findings *s)
             say(s, false, f.text);
         admin_close(a);
     }
-    for (size_t i = 0; i < c->n_queues; i++)
+    for (size_t i = 0; i <= c->n_queues; i++)
         free((char *)vhosts[i]);
     free(vhosts);
 }

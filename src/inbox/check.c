@@ -291,17 +291,31 @@ static int check_consumer(const struct check *k, const struct config_queue *q, c
     return check_consumer(k, &renamed, vhost, f);
 }
 
+/* Compares the virtual host with the one of the outbox's first use. The broker's name is only known to a running
+ * sidecar. vhost: NULL if it could not be read. */
+static void say_outbox(const struct check *k, const PGresult *r, const char *vhost)
+{
+    const char *broker = field_text(r, 0, 2), *recorded = field_text(r, 0, 3);
+
+    if (vhost && recorded && strcmp(vhost, recorded) != 0)
+        say(k, false,
+            "the outbox belongs to virtual host %s of the broker %s, and this sidecar would send to %s: "
+            "SELECT onceward.outbox_forget_broker() lets it move",
+            recorded, broker, vhost);
+}
+
 /* Reports messages of the outbox without a relay. Another sidecar may relay, so its absence alone is no finding. */
-static int check_relay(const struct check *k, bool has_outbox, struct fault *f)
+static int check_relay(const struct check *k, bool has_outbox, const char *vhost, struct fault *f)
 {
     PGresult *r;
 
-    if (has_outbox)
-        return 0;
-    if (session_once(k->a, "SELECT waiting, holder IS NULL FROM onceward.sidecar_outbox_gauge()", 0, NULL, &r,
-                     f))
+    if (session_once(k->a,
+                     "SELECT waiting, holder IS NULL, broker, vhost FROM onceward.sidecar_outbox_gauge()", 0,
+                     NULL, &r, f))
         return -1;
-    if (field_int(r, 0, 0) > 0 && field_text(r, 0, 1)[0] == 't')
+    if (has_outbox)
+        say_outbox(k, r, vhost);
+    else if (field_int(r, 0, 0) > 0 && field_text(r, 0, 1)[0] == 't')
         note(k, FINDING_WARNING,
              "%" PRId64 " published messages wait in the outbox, and no sidecar relays them: add "
              "\"outbox\": {} to the configuration of one",
@@ -339,5 +353,6 @@ int admin_check(struct admin *a, const struct config *c, const char *const *vhos
         if (answer)
             return -1;
     }
-    return check_relay(&k, c->outbox.is_there, f) && strcmp(f->code, "42501") != 0 ? -1 : 0;
+    return check_relay(&k, c->outbox.is_there, vhosts[c->n_queues], f) && strcmp(f->code, "42501") != 0 ? -1
+                                                                                                        : 0;
 }

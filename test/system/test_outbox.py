@@ -393,6 +393,9 @@ def test_another_virtual_host_is_refused(box):
         other = relay(box, "other", vhost=box.name)
         said = other.wait_for("outbox_refused")
         assert "outbox_forget_broker" in said["reason"]
+        checked = run(box, other, "check", "--connect")
+        assert checked.returncode == 1 and f"this sidecar would send to {box.name}: SELECT onceward.outbox_forget_broker()" in checked.stdout, checked.stdout
+        assert "outbox_forget_broker" not in run(box, first, "check", "--connect").stdout
     finally:
         other.kill()
         box.rabbitmq.delete_vhost(box.name)

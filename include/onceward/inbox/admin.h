@@ -46,7 +46,8 @@ int admin_migrate(struct admin *a, FILE *advice, int *ret_from, int *ret_to, str
 enum finding { FINDING_OK, FINDING_WARNING, FINDING_FAILED, FINDING_HINT };
 
 /* For `check --connect`: isolation, schema version, privileges, consumer registration (without registering). vhosts:
- * one per queue, NULL if unknown. tell(ctx, kind, text) gets each finding. -1: the connection broke. */
+ * one per queue, then that of the outbox; NULL if unknown. tell(ctx, kind, text) gets each finding. -1: the connection
+ * broke. */
 int admin_check(struct admin *a, const struct config *c, const char *const *vhosts,
                 void (*tell)(void *ctx, enum finding kind, const char *text), void *ctx, struct fault *f);
 
