@@ -18,7 +18,11 @@
  *
  * The second step is for deliveries that do not end soon (in backoff, held). It returns a tail, which the broker
  * counts. So both steps happen once per change of the members or lost connection, and the second one once a minute at
- * most. Older brokers and classic queues ignore priorities: there the first subscriber stays active. */
+ * most. Older brokers and classic queues ignore priorities: there the first subscriber stays active.
+ *
+ * From RabbitMQ 4.3 on no priority is sent, so the first subscriber stays active there, too. 4.3.6 does not forget an
+ * active consumer whose channel ends while a higher priority waits for its deliveries. Once no other consumer is there,
+ * that one becomes active again, and nobody gets a message until the queue has another leader. */
 #include "core/handover.h"
 
 #include "core/notes.h"
@@ -40,7 +44,8 @@ enum {
     RANK_BITS = 16,
     PRIORITY_NONE = -1,
     LEVEL_MAX = INT32_MAX,
-    FIRST_VERSION = 4, /* of RabbitMQ, whose quorum queues know priorities */
+    PRIORITY_MAJOR = 4, /* version of RabbitMQ whose quorum queues know priorities, */
+    GHOST_MINOR = 3,    /* and the first one of it that keeps consumers that have ended */
 };
 
 /* --- owners --- */
@@ -127,7 +132,8 @@ void handover_init(struct queue *q, uint64_t self, uint64_t partition)
 /* Do priorities decide which replica is active? */
 static bool has_priorities(const struct queue *q)
 {
-    return q->returns.kind != KIND_CLASSIC && q->returns.server_major >= FIRST_VERSION;
+    return q->returns.kind != KIND_CLASSIC && q->returns.server_major == PRIORITY_MAJOR &&
+           q->returns.server_minor < GHOST_MINOR;
 }
 
 static bool is_outranked(const struct queue *q)
@@ -286,7 +292,9 @@ int64_t handover_subscribes(struct queue *q)
     h->takes = false;
     h->outranked_ms = 0;
     assert(level >= 0);
-    h->priority = level << RANK_BITS | (int64_t)(rank_of(h->self, h->partition) >> (64 - RANK_BITS));
+    h->priority = has_priorities(q)
+                      ? level << RANK_BITS | (int64_t)(rank_of(h->self, h->partition) >> (64 - RANK_BITS))
+                      : 0;
     return h->priority;
 }
 

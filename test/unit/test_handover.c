@@ -91,20 +91,19 @@ struct world {
     struct database database;
     int64_t now, consume_priority;
     uint64_t generation, n_delivered;
+    int major, minor; /* version of the broker */
     int n[N_EVENTS], n_subscribed, n_reopened;
 };
 
-static void open_channel(struct world *w, struct queue *q, int major)
+static void open_channel(struct world *w, struct queue *q)
 {
-    queue_channel_open(q, w->now, ++w->generation, major, 0, KIND_QUORUM);
+    queue_channel_open(q, w->now, ++w->generation, w->major, w->minor, KIND_QUORUM);
     queue_limits_known(
         q, &(struct queue_limits){.read = true, .delivery_limit = LIMIT_NONE, .single_active = true});
 }
 
 static void carry_out(struct world *w, struct queue *q, const struct action *a)
 {
-    int major = q->returns.server_major;
-
     if (a->kind == ACTION_TELL)
         w->n[a->note.event]++;
     if (a->kind == ACTION_CONSUME) {
@@ -115,7 +114,7 @@ static void carry_out(struct world *w, struct queue *q, const struct action *a)
     if (a->kind == ACTION_REOPEN) {
         w->n_reopened++;
         queue_channel_lost(q, w->now, 0, "reopened");
-        open_channel(w, q, major);
+        open_channel(w, q);
     }
 }
 
@@ -132,12 +131,14 @@ static void run(struct world *w, int64_t for_ms)
         }
 }
 
-static struct world *world_of(int major)
+static struct world *world_of(int major, int minor)
 {
     struct queue_rules rules = bed_short_rules(4);
     struct world *w = calloc(1, sizeof(*w));
 
     w->now = 1000;
+    w->major = major;
+    w->minor = minor;
     rules.ordered = true;
     rules.delivery_limit = LIMIT_NONE;
     rules.commit_grace_ms = 0;
@@ -145,7 +146,7 @@ static struct world *world_of(int major)
     bed_start(&w->application, &w->database, w->q, 2, &rules, w->now);
     for (int i = 0; i < 2; i++) {
         handover_init(&w->q[i], SELF, (uint64_t)i);
-        open_channel(w, &w->q[i], major);
+        open_channel(w, &w->q[i]);
     }
     run(w, 200);
     assert_int_equal(w->n_subscribed, 2);
@@ -154,7 +155,7 @@ static struct world *world_of(int major)
 
 static struct world *world(void)
 {
-    return world_of(4);
+    return world_of(4, 0);
 }
 
 static void end(struct world *w)
@@ -223,17 +224,17 @@ static void test_a_replica_that_finds_no_other_has_a_level_and_a_joiner_has_none
     struct world *w = world();
 
     queue_channel_lost(&w->q[0], w->now, 0, "connection lost");
-    open_channel(w, &w->q[0], 4);
+    open_channel(w, &w->q[0]);
     run(w, 200);
     assert_true(w->consume_priority >> 16 == 0); /* the others are unknown */
     report(w, OTHER, LOWEST, 0);
     queue_channel_lost(&w->q[0], w->now, 0, "connection lost");
-    open_channel(w, &w->q[0], 4);
+    open_channel(w, &w->q[0]);
     run(w, 200);
     assert_true(w->consume_priority >> 16 == 1);
     report(w, OTHER, 1 << 16, 2);
     queue_channel_lost(&w->q[0], w->now, 0, "connection lost");
-    open_channel(w, &w->q[0], 4);
+    open_channel(w, &w->q[0]);
     run(w, 200);
     assert_true(w->consume_priority >> 16 == 0);
     end(w);
@@ -267,7 +268,7 @@ static void test_a_lost_connection_lets_it_take_over_again(void **state)
     struct queue *q = &w->q[owned(w)];
 
     queue_channel_lost(q, w->now, 0, "connection lost");
-    open_channel(w, q, 4);
+    open_channel(w, q);
     run(w, 200);
     assert_true(q->handover.priority >> 16 == 0);
     outrank(w);
@@ -299,12 +300,18 @@ static void test_it_takes_nothing_over_while_it_holds_messages_or_pauses(void **
     end(w);
 }
 
-static void test_older_brokers_and_classic_queues_ignore_priorities(void **state)
+static void test_the_first_subscriber_stays_active_without_priorities(void **state)
 {
-    for (int classic = 0; classic < 2; classic++) {
-        struct world *w = world_of(classic ? 4 : 3);
+    static const struct {
+        int major, minor;
+        bool classic;
+    } cases[] = {{3, 13, false}, {4, 0, true}, {4, 3, false}, {5, 0, false}};
 
-        for (int i = 0; classic && i < 2; i++)
+    for (size_t k = 0; k < sizeof(cases) / sizeof(*cases); k++) {
+        struct world *w = world_of(cases[k].major, cases[k].minor);
+
+        assert_true(cases[k].classic || !w->consume_priority);
+        for (int i = 0; cases[k].classic && i < 2; i++)
             queue_kind_known(&w->q[i], KIND_CLASSIC);
         deliver(w, 0);
         for (int i = 0; i < 10; i++) {
@@ -458,7 +465,7 @@ static void test_a_lost_connection_lets_it_yield_again(void **state)
     }
     assert_int_equal(w->n[EVENT_RETURNED], 1);
     queue_channel_lost(&w->q[n], w->now, 0, "connection lost");
-    open_channel(w, &w->q[n], 4);
+    open_channel(w, &w->q[n]);
     run(w, 200);
     deliver(w, n);
     for (int i = 0; i < 15; i++) {
@@ -525,7 +532,7 @@ int main(void)
         cmocka_unit_test(test_it_takes_over_once_per_change_of_the_members),
         cmocka_unit_test(test_a_lost_connection_lets_it_take_over_again),
         cmocka_unit_test(test_it_takes_nothing_over_while_it_holds_messages_or_pauses),
-        cmocka_unit_test(test_older_brokers_and_classic_queues_ignore_priorities),
+        cmocka_unit_test(test_the_first_subscriber_stays_active_without_priorities),
         cmocka_unit_test(test_it_yields_what_does_not_end_to_a_higher_one),
         cmocka_unit_test(test_it_keeps_what_it_still_receives),
         cmocka_unit_test(test_an_old_report_is_no_reason_to_yield),
