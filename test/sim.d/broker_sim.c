@@ -190,6 +190,40 @@ bool broker_is_outranked(const struct world *w, const struct sidecar *s, int que
     return has_priorities(q) && others > own;
 }
 
+/* RabbitMQ 4.3.6 keeps a consumer whose channel ends while a higher priority waits for its deliveries: the last one
+ * that returns makes it a waiting consumer. See test_broker_order.py. */
+static void keep_ghost(struct broker_queue *q, const struct channel *c)
+{
+    for (size_t i = 0; i < c->n_consumers; i++)
+        if (q->plan->version >= 430 && q->hands_over_us && c->consumers[i].since == q->active &&
+            c->consumers[i].n_unacked) {
+            q->ghost = c->consumers[i];
+            q->ghost_is = GHOST_WAITS;
+        }
+}
+
+/* Does the ghost get the deliveries? */
+static bool ghost_takes_all(struct broker_queue *q)
+{
+    const struct consumer_sim *first = first_consumer(q);
+
+    if (q->ghost_is == GHOST_ABSENT || q->ghost_is == GHOST_HOLDS)
+        return q->ghost_is == GHOST_HOLDS;
+    if (first && (q->active || comes_before(q, first, &q->ghost))) {
+        q->ghost_is = GHOST_WAITS;
+        return false;
+    }
+    q->ghost_is = q->n_ready ? GHOST_HOLDS : GHOST_ACTIVE;
+    return true;
+}
+
+void broker_starts(struct world *w)
+{
+    w->broker->up = true;
+    for (int i = 0; i < w->plan->n_queues; i++)
+        w->broker->queues[i].ghost_is = GHOST_ABSENT;
+}
+
 /* The active consumer keeps its role until it is cancelled or its channel ends; then the longest waiting one gets it.
  * On classic queues that one gets no delivery until all of the former one's are acked, rejected or requeued. With
  * priorities the highest gets the role, also when it arrives later: then the active one gets nothing more, and the
@@ -199,6 +233,10 @@ static struct channel *active_channel(struct broker_queue *q, struct consumer_si
     struct channel *active = q->active ? channel_of(q, q->active, to) : NULL;
 
     if (active && q->hands_over_us && (*to)->n_unacked)
+        return NULL;
+    if (!active)
+        q->active = 0;
+    if (ghost_takes_all(q))
         return NULL;
     if (!active || q->hands_over_us) {
         const struct consumer_sim *first = first_consumer(q);
@@ -535,6 +573,8 @@ void broker_channel_ends(struct world *w, struct channel *c)
 
     if (!c->open)
         return;
+    if (q->plan->single_active)
+        keep_ghost(q, c);
     c->open = false;
     if (q->plan->single_active) {
         tail_goes_back(w, c);

@@ -46,12 +46,21 @@ struct link_sim {
     struct channel *channels[QUEUES_MAX];
 };
 
+enum ghost_state {
+    GHOST_ABSENT,
+    GHOST_WAITS,
+    GHOST_ACTIVE, /* no other is; a consumer with a higher priority would be */
+    GHOST_HOLDS,  /* active, with deliveries that never end */
+};
+
 struct broker_queue {
     const struct plan_queue *plan;
     struct copy ready, returns;    /* rings; returns: for 4.3 and single active consumers; served first */
     uint64_t n_subscribed, active; /* number of consumers so far; the active one's `since`, 0: none */
     int64_t hands_over_us; /* time since which the active one gets nothing, because a higher one waits; 0: not
                               so */
+    struct consumer_sim ghost; /* 4.3: a consumer that the broker keeps although its channel has ended */
+    enum ghost_state ghost_is;
     size_t n_ready;
     uint64_t next_position;
     struct channel *channels;
@@ -79,6 +88,9 @@ enum wire_kind {
 
 void broker_sim_init(struct world *w);
 void broker_sim_deinit(struct world *w);
+
+/* Ends an outage. A broker that starts forgets consumers without a channel. */
+void broker_starts(struct world *w);
 
 /* Publishes another copy of a message. */
 struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int64_t bytes);
