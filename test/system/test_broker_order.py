@@ -57,13 +57,6 @@ def place(rabbitmq):
     connection.close()
 
 
-def major_version(rabbitmq):
-    connection = rabbitmq.connect()
-    version = connection._impl.server_properties["version"]
-    connection.close()
-    return int((version.decode() if isinstance(version, bytes) else version).split(".")[0])
-
-
 def expected(acked):
     return [n for n in range(1, N + 1) if n not in acked]
 
@@ -132,7 +125,7 @@ def test_a_consumer_with_a_higher_priority_takes_over_once_all_is_acked(place, r
     first = place.consumer(queue, HELD)
     first.wait(HELD)
     higher = place.consumer(queue, HELD, {"x-priority": 10})
-    takes_over = kind is QUORUM and major_version(rabbitmq) >= 4
+    takes_over = kind is QUORUM and rabbitmq.version() >= (4,)
     first.ack(set(range(1, HELD)))
     if takes_over:  # one delivery without an ack keeps the queue from both
         first.connection.process_data_events(time_limit=1)
@@ -155,6 +148,25 @@ def test_a_channel_that_closes_beside_a_higher_priority_hands_all_over_in_order(
     higher = place.consumer(queue, HELD, {"x-priority": 10})
     first.close_channel()
     assert higher.wait(HELD)[:HELD] == list(range(1, HELD + 1))
+
+
+def test_a_channel_that_ends_beside_a_higher_priority_leaves_no_consumer(place, rabbitmq):
+    """RabbitMQ 4.3.6 keeps it, and delivers to it once nobody else is there. So Onceward sends no priorities to 4.3 and later."""
+    queue = place.queue({**QUORUM, **SINGLE})
+    first = place.consumer(queue, HELD)
+    first.wait(HELD)
+    higher = place.consumer(queue, HELD, {"x-priority": 10})
+    first.close_channel()
+    higher.wait(HELD)
+    higher.close_channel()
+    if (4, 3) <= rabbitmq.version():
+        wait_until(lambda: rabbitmq.consumers(queue, "active") == "[true]", "only the dead consumer is left, and it is active", 30, 0.2)
+        last = place.consumer(queue, HELD, {"x-priority": 20})
+        last.connection.process_data_events(time_limit=3)
+        assert not last.got
+    else:
+        place.wait_for_no_consumer(queue)
+        place.consumer(queue, HELD).wait(HELD)
 
 
 @pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])
@@ -192,7 +204,7 @@ def test_a_part_that_is_returned_again_goes_behind_the_rest_of_a_quorum_queue(pl
 
 def test_priorities_overtake_in_quorum_queues_from_rabbitmq_4_on(place, rabbitmq):
     queue = place.queue(QUORUM, priorities=[0] * 50 + [9])
-    assert place.consumer(queue, 0).wait(51)[0] == (51 if major_version(rabbitmq) >= 4 else 1)
+    assert place.consumer(queue, 0).wait(51)[0] == (51 if rabbitmq.version() >= (4,) else 1)
 
 
 def partitions_of(broker, exchange, queues, n_keys=400):

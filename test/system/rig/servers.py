@@ -411,6 +411,13 @@ class RabbitMQ:
             raise ServerError(f"{code}: {text}")
         return text[len("{ok, "):-1]
 
+    def version(self):
+        """(4, 3, 6), as the server tells its clients."""
+        connection = self.connect()
+        version = connection._impl.server_properties["version"]
+        connection.close()
+        return tuple(int(n) for n in re.findall(r"\d+", version.decode() if isinstance(version, bytes) else version)[:3])
+
     def consumers(self, queue, key):
         """What `rabbitmqctl list_consumers` has of each consumer of a queue, as Erlang prints it."""
         found = f"""[proplists:get_value({key}, C) || C <- rabbit_amqqueue:consumers_all(<<"/">>),
