@@ -8,7 +8,9 @@ pool.on('error', (error) => console.error(error.message)) // a connection that b
 async function read(request) {
   const parts = []
   for await (const part of request) parts.push(part)
-  return JSON.parse(Buffer.concat(parts)).messages
+  const { messages } = JSON.parse(Buffer.concat(parts))
+  for (const { token, id } of messages) if (typeof token !== 'string' || typeof id !== 'string') throw new Error('no token or id')
+  return messages
 }
 
 // "body" is absent where the body is not JSON that every reader takes: "body_base64" then.
@@ -50,8 +52,13 @@ async function charge(path, messages) {
 }
 
 const server = http.createServer(async (request, response) => {
-  const messages = await read(request)
-  const [status, failures] = await charge(request.url, messages)
+  let messages = [], status = 500, failures = []
+  try {
+    messages = await read(request)
+    ;[status, failures] = await charge(request.url, messages)
+  } catch (error) { // not answering would look like a crash
+    console.error(`not a batch: ${error.message}`)
+  }
   response.writeHead(status, { 'Onceward-Batch': messages.length }) // all succeeded, but for the named ones
   response.end(JSON.stringify({ failures }))
 })

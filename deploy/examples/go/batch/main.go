@@ -97,7 +97,9 @@ func main() {
 	http.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
 		var request struct{ Messages []message }
 		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
-			log.Print(err)
+			log.Print("not a batch: ", err)
+			w.WriteHeader(http.StatusInternalServerError)
+			return
 		}
 		status, failures := charge(r, pool, request.Messages)
 		w.Header().Set("Onceward-Batch", strconv.Itoa(len(request.Messages))) // all succeeded, but for the named ones

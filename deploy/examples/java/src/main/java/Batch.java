@@ -68,21 +68,28 @@ public class Batch {
     }
 
     static void answer(HttpExchange exchange, DataSource pool, Work work, boolean namesFailures) throws IOException {
-        JsonNode messages = JSON.readTree(exchange.getRequestBody().readAllBytes()).get("messages");
         ObjectNode answer = JSON.createObjectNode();
         var failures = answer.putArray("failures");
         var charges = new ArrayList<Charge>();
-        for (JsonNode message : messages) {
-            JsonNode order = message.path("body"); // absent where the body is not JSON that every reader takes: "body_base64" then
-            if (order.path("id").isTextual() && order.path("cents").isInt())
-                charges.add(new Charge(message.get("token").asText(), order.get("id").asText(), order.get("cents").intValue()));
-            else
-                failures.addObject().put("id", message.get("id").asText()).put("status", 422).put("error", "not an order");
+        int count = 0, status = 500;
+        try {
+            JsonNode messages = JSON.readTree(exchange.getRequestBody().readAllBytes()).path("messages");
+            if (!messages.isArray()) throw new IOException("it has no messages");
+            for (JsonNode message : messages) {
+                JsonNode order = message.path("body"); // absent where the body is not JSON that every reader takes: "body_base64" then
+                if (order.path("id").isTextual() && order.path("cents").isInt())
+                    charges.add(new Charge(message.get("token").asText(), order.get("id").asText(), order.get("cents").intValue()));
+                else
+                    failures.addObject().put("id", message.get("id").asText()).put("status", 422).put("error", "not an order");
+            }
+            count = messages.size();
+            // 422 for all: Onceward looks for the wrong one.
+            status = failures.isEmpty() || namesFailures ? charge(pool, charges, work) : 422;
+        } catch (IOException | RuntimeException error) { // not answering would look like a crash
+            System.err.println("not a batch: " + error.getMessage());
         }
-        // 422 for all: Onceward looks for the wrong one.
-        int status = failures.isEmpty() || namesFailures ? charge(pool, charges, work) : 422;
         byte[] body = JSON.writeValueAsBytes(answer);
-        exchange.getResponseHeaders().set("Onceward-Batch", String.valueOf(messages.size())); // all succeeded, but for the named ones
+        exchange.getResponseHeaders().set("Onceward-Batch", String.valueOf(count)); // all succeeded, but for the named ones
         exchange.sendResponseHeaders(status, body.length);
         exchange.getResponseBody().write(body);
         exchange.close();
