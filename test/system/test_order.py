@@ -13,7 +13,6 @@ import pytest
 from rig import schema
 from rig.application import Gate
 from rig.bare import Consumer
-from rig.ordered_partitions import major_version
 from rig.wait import wait_until
 from test_batches import Batch, forward
 
@@ -372,7 +371,7 @@ def test_a_queue_near_its_delivery_limit_stops_in_all_replicas_until_an_operator
     ({**SINGLE, "x-delivery-limit": -1}, "at least 20"),
 ])
 def test_a_queue_that_cannot_keep_the_order_is_refused_before_a_message_is_taken(bed, arguments, word):
-    if arguments.get("x-delivery-limit") == -1 and major_version(bed.rabbitmq) >= 4:
+    if arguments.get("x-delivery-limit") == -1 and bed.rabbitmq.version() >= (4,):
         pytest.skip("there it is no limit")
     ordered = Ordered(bed, arguments=arguments)
     ordered.publish(["a"], 1)

@@ -4,7 +4,6 @@ from 0."""
 import pytest
 
 from rig.application import Gate
-from rig.ordered_partitions import major_version
 from rig.wait import wait_until
 
 LIMIT = 5
@@ -56,7 +55,7 @@ def test_a_limit_that_is_read_is_never_reached(bed):
 @pytest.mark.parametrize("limit", [0, -1])
 def test_with_a_limit_of_0_a_kill_loses_one_message_and_a_drain_none(bed, limit):
     """The broker drops a message with its first counted return, so no copy could be published before. Messages go one at a time."""
-    if limit < 0 and major_version(bed.rabbitmq) >= 4:
+    if limit < 0 and bed.rabbitmq.version() >= (4,):
         pytest.skip("there it is no limit")
     quorum(bed, **{"x-delivery-limit": limit})
     ids = [f"m{i}" for i in range(6)]
