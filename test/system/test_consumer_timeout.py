@@ -35,6 +35,7 @@ def as_version(bed, version, refuses=None):
 @pytest.mark.parametrize("version, is_sent", [(b"4.3", True), (b"4.12", True), (b"5.0", True), (b"4.2", False), (b"3.9", False)])
 def test_the_timeout_goes_to_a_broker_that_takes_it(bed, version, is_sent):
     bed.app.handler = bed.app.commit_and_answer
+    bed.queue = bed.new_queue("-quorum", arguments={"x-queue-type": "quorum"})  # classic ones of 4.3.2 and later refuse it
     bed.sidecar(top=as_version(bed, version), consumer_timeout="2h")
     assert ("x-consumer-timeout" in arguments(bed), "7200000" in arguments(bed)) == (is_sent, is_sent)
     bed.queue.publish("m1")
