@@ -35,8 +35,7 @@ BEGIN
     END IF;
 
     SELECT array_agg(f.tid), bool_or(i.key[4] IS NOT NULL) INTO v_tids, v_behind
-    FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key
-          FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
+    FROM (SELECT t.key FROM onceward.tokens_read(tokens) t OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
         WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'

@@ -28,8 +28,7 @@ BEGIN
 
     SELECT array_agg(f.tid ORDER BY i.ord), array_agg(i.token ORDER BY i.ord), bool_or(i.key[4] IS NOT NULL)
     INTO v_tids, v_valid, v_behind
-    FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key, s.token, s.ord
-          FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
+    FROM (SELECT t.key, t.token, t.ord FROM onceward.tokens_read(tokens) t OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
         WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'

@@ -35,8 +35,7 @@ BEGIN
     -- The cap comes first in the arithmetic: 1e300 seconds are not an interval.
     v_to := clock_timestamp() + least(seconds, 1e8) * interval '1 second';
     SELECT array_agg(f.tid) INTO v_tids
-    FROM (SELECT onceward.token_read(s.token, s.ord::integer) AS key
-          FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s OFFSET 0) i
+    FROM (SELECT t.key FROM onceward.tokens_read(tokens) t OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
         WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
@@ -45,8 +44,7 @@ BEGIN
     WHERE r.ctid = ANY (v_tids) AND r.status = 'processing' AND least(r.max_expires_at, v_to) > r.token_expires_at;
 
     SELECT count(*), min(f.token_expires_at) INTO v_seen, v_end
-    FROM (SELECT onceward.token_read(u.token, u.ord::integer) AS key
-          FROM unnest(tokens) WITH ORDINALITY u (token, ord) OFFSET 0) t
+    FROM (SELECT i.key FROM onceward.tokens_read(tokens) i OFFSET 0) t
     CROSS JOIN LATERAL (
         SELECT r.token_expires_at FROM onceward.inbox r
         WHERE r.consumer = t.key[1] AND r.message_id = t.key[2] AND r.token = t.key[3]::uuid AND r.status = 'processing' LIMIT 1) f;

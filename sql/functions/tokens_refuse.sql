@@ -33,8 +33,7 @@ BEGIN
                                       quote_literal(onceward.error_shown(onceward.token_before(t.key))))
                            ELSE format('given up: %s%s', r.status, coalesce(' (' || onceward.error_shown(r.last_error) || ')', ''))
                            END) AS name
-        FROM (SELECT u.ord, onceward.token_read(u.token, u.ord::integer) AS key
-              FROM unnest(p_tokens) WITH ORDINALITY u (token, ord) OFFSET 0) t
+        FROM (SELECT i.ord, i.key FROM onceward.tokens_read(p_tokens) i OFFSET 0) t
         LEFT JOIN LATERAL (
             SELECT r.status, r.last_error FROM onceward.inbox r
             WHERE r.consumer = t.key[1] AND r.message_id = t.key[2] AND r.token = t.key[3]::uuid LIMIT 1) r ON true

@@ -1,6 +1,7 @@
 """complete_all, complete_valid and extend_all: each answer of each of them, and many connections at once. The database
 server is real, the times are moved, nothing waits."""
 
+import base64
 import random
 import threading
 import uuid
@@ -159,6 +160,54 @@ def test_bad_arrays(inbox, app, name):
     assert it.error.diag.message_detail == "There are 10001; a call takes at most 10000."
     assert set(statuses(inbox, ids)) == {"processing"}
     assert call(app, []) == {"complete_all": 0, "complete_valid": [], "extend_all": None}[name]
+
+
+def token_of(consumer, message_id, *, before=None, secret=None):
+    part = lambda data: base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    keys = [consumer + b"\0" + i for i in (message_id, before) if i is not None]
+    return ".".join(["ow1", *map(part, keys), part(secret or uuid.uuid4().bytes)])
+
+
+def damaged(token, r):
+    at, some = r.randrange(len(token)), r.choice("ABQgwEIMZaz09-_.+/= ,\u00f6")
+    return r.choice([token[:at] + some + token[at + 1:], token[:at] + token[at + 1:], token[:at] + some + token[at:], token[:-1] + some,
+                     token[:-24] + some + token[-23:], token + "." + token, token[:at], token[at:], token + ".ow1", None])
+
+
+def arrays(r):
+    """Of one to three tokens, most of them with one that is damaged, or cut elsewhere than between the tokens."""
+    ids = [r.randbytes(r.randrange(1, 30)).hex().encode(), b"x" * r.randrange(400, 700), "\u00e4\u20ac".encode(), b"a\\b", b"", b"\xff", b"a\0b"]
+    tokens = [token_of(b"c" * r.randrange(0, 9), r.choice(ids[:1] * 9 + ids), before=b"m0" if r.random() < 0.1 else None)
+              for _ in range(r.randrange(1, 4))]
+    whole = ".".join(tokens)
+    yield tokens
+    yield [damaged(t, r) if t is tokens[0] else t for t in tokens]
+    yield whole.split(".")
+    yield [whole]
+    # As long as a token, with the first part where the secret of another one is.
+    yield [tokens[0] + ".ow1", token_of(b"c", b"m" * 17, secret=b"c\0" + b"m" * 14)[4:]]
+
+
+def test_tokens_are_read_together_as_one_by_one(pg):
+    """The same key or the same error, whatever the array holds."""
+    pg.query("""
+        CREATE FUNCTION public.reads(tokens text[], together boolean) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+        DECLARE v_detail text;
+        BEGIN
+            IF together THEN
+                RETURN (SELECT array_agg(t.ord || ' ' || t.key::text)::text FROM onceward.tokens_read(tokens) t);
+            END IF;
+            RETURN (SELECT array_agg(s.ord || ' ' || onceward.token_read(s.token, s.ord::integer)::text)::text
+                    FROM (SELECT u.token, u.ord FROM unnest(tokens) WITH ORDINALITY u (token, ord) ORDER BY u.token COLLATE "C") s);
+        EXCEPTION WHEN OTHERS THEN
+            GET STACKED DIAGNOSTICS v_detail = PG_EXCEPTION_DETAIL;
+            RETURN SQLSTATE || ': ' || v_detail;
+        END $$""")
+    r = random.Random(7)
+    for _ in range(400):
+        for tokens in arrays(r):
+            together, single = pg.query("SELECT public.reads(%s, true), public.reads(%s, false)", (tokens, tokens))[0]
+            assert together == single and (single[0] == "{" or single.startswith("OW002")), tokens
 
 
 def test_ten_thousand_at_once(inbox, app):
