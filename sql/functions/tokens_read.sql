@@ -1,10 +1,10 @@
 -- Reads tokens: the answer of token_read for each, with its place in the array, in the order of the tokens' text. The
 -- functions that lock rows lock them in this order.
 --
--- It costs half of a call of token_read for each token, since it is inlined, and one pattern checks all tokens
--- together. That pattern does not know where a token ends: so each one must begin as a token, and have the length that
--- its first part asks for. A token with another part, or with an id that is not ASCII, is left to token_read, and so is
--- every error.
+-- A token costs a quarter less than by a call of token_read: this function is inlined, and one pattern checks all
+-- tokens together. The pattern does not know where a token ends. So each token must begin as one, and have the length
+-- that its first part asks for. A token with another part, or with an id that is not ASCII, is left to token_read, and
+-- so is every error.
 --
 -- Settings: those of its callers, whose search_path it needs. Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.tokens_read(p_tokens text[]) RETURNS TABLE (ord integer, token text, key text[])
