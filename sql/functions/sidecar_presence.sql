@@ -15,8 +15,8 @@
 --                    without ord for the instances that consume none of them
 --   kind 'peer'      with p_count and p_ordered, one for each ordered queue of p_consumers that another instance is
 --                    subscribed to: ord, name: the instance, text: the queue, number: of its subscription, counter:
---                    deliveries that it has received, priority: of its subscription, active: the queue delivers to
---                    it, yes: it could process a message now
+--                    deliveries that it has received, active: the queue delivers to it, yes: it could process a
+--                    message now
 --   kind 'holder'    one for each of p_holders that has a row: name, counter. The counter of an ended instance stays
 --                    the same, and its row is deleted after 10 minutes
 --   kind 'control'   one for each consumer that ever had an operator command: ord (its place in p_consumers), yes:
@@ -112,11 +112,10 @@ BEGIN
         RETURN QUERY
         SELECT 'peer', array_position(p_consumers, (e.queue ->> 'consumer')::text), r.instance, (e.queue ->> 'subscription')::bigint,
                (e.queue ->> 'received')::bigint, e.queue ->> 'may_consume' IS NOT DISTINCT FROM 'true', e.queue ->> 'queue',
-               coalesce(e.queue ->> 'priority', '0')::bigint, e.queue ->> 'active' IS NOT DISTINCT FROM 'true'
+               NULL::bigint, e.queue ->> 'active' IS NOT DISTINCT FROM 'true'
         FROM onceward.replica r, json_array_elements(CASE json_typeof(r.queues) WHEN 'array' THEN r.queues ELSE '[]' END) e (queue)
         WHERE r.seen_at > v_now - interval '10 seconds' AND r.instance <> p_instance AND e.queue ->> 'consumer' = ANY (p_consumers)
-          AND e.queue ->> 'subscription' ~ '^\d{1,18}$' AND e.queue ->> 'received' ~ '^\d{1,18}$'
-          AND coalesce(e.queue ->> 'priority', '0') ~ '^\d{1,18}$';
+          AND e.queue ->> 'subscription' ~ '^\d{1,18}$' AND e.queue ->> 'received' ~ '^\d{1,18}$';
     END IF;
     IF cardinality(p_holders) > 0 THEN
         RETURN QUERY

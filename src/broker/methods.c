@@ -74,27 +74,24 @@ static amqp_table_entry_t integer_argument(const char *name, int64_t value)
     return (amqp_table_entry_t){amqp_cstring_bytes(name), {.kind = AMQP_FIELD_KIND_I64, .value.i64 = value}};
 }
 
-int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, int64_t priority,
-                   struct fault *f)
+int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, struct fault *f)
 {
     struct channel *c = open_channel(b, queue);
     size_t len = b->wire.out.len;
     char text[TAG_SIZE];
-    amqp_table_entry_t arguments[2];
+    amqp_table_entry_t argument;
     int n = 0;
 
     if (!c)
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
     if (takes_timeout(b, c))
-        arguments[n++] = integer_argument(TIMEOUT_ARGUMENT, c->timeout_ms);
-    if (priority)
-        arguments[n++] = integer_argument("x-priority", priority);
+        argument = integer_argument(TIMEOUT_ARGUMENT, c->timeout_ms), n = 1;
     uint16_t count = prefetch < 1 ? 1 : prefetch > UINT16_MAX ? UINT16_MAX : (uint16_t)prefetch;
     wire_put_method(&b->wire, c->number, AMQP_BASIC_QOS_METHOD, &(amqp_basic_qos_t){.prefetch_count = count});
     wire_put_method(&b->wire, c->number, AMQP_BASIC_CONSUME_METHOD,
                     &(amqp_basic_consume_t){.queue = amqp_cstring_bytes(c->queue),
                                             .consumer_tag = tag_of_consumer(b, consumer, text),
-                                            .arguments = {n, arguments}});
+                                            .arguments = {n, &argument}});
     written(b, c, len);
     return out_flush(b, f);
 }

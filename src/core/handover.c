@@ -1,28 +1,23 @@
 /* The active replica of each partition of an ordered consumer.
  *
- * A queue with a single active consumer delivers to one replica. Quorum queues of RabbitMQ 4 choose it by the priority
- * of the subscriptions: when a higher one arrives, the active replica receives nothing more, and the other one nothing
- * until all deliveries are acked. Then the broker switches. Nothing is returned, and no delivery is counted.
- *
- *   priority = level | rank      level: one more than any that was seen, of a replica that takes a partition over or
- *                                       finds no other there; else 0, so that a standby outranks no active replica
- *                                rank: from a hash of instance and queue; it spreads the partitions of a replica that
- *                                      ends, before the others have noticed
+ * A queue with a single active consumer delivers to one replica. When the channel of that one closes, the replica that
+ * has waited longest becomes active.
  *
  * Every replica computes the same owners from the members of the consumer, which are the replicas that are subscribed
- * to a partition of it. The owner of a partition that is not active there subscribes again, with the highest priority.
- * No other replica does, so the members need no agreement beyond that list.
+ * to a partition of it. The owner of a partition stays subscribed to it. Every other replica subscribes to it again,
+ * once for each subscription of the owner, and so steps behind the owner:
  *
- *   OWNER, STANDBY ── the members have not changed for a second ──▶ closes, subscribes with a higher level
- *   ACTIVE ── a subscribed replica has a higher priority, and nothing has arrived for 5 s ──▶ order_stop, STANDBY
+ *   STANDBY ── the members have not changed for a second ──▶ closes, subscribes again
+ *   ACTIVE, nothing is held ── the same ──▶ closes, subscribes again; the owner is active now
+ *   ACTIVE, messages are held ── the others have had the time to step behind ──▶ order_stop, subscribes again
  *
- * The second step is for deliveries that do not end soon (in backoff, held). It returns a tail, which the broker
- * counts. So both steps happen once per change of the members or lost connection, and the second one once a minute at
- * most. Older brokers and classic queues ignore priorities: there the first subscriber stays active.
+ * Only the last step returns messages, and the broker counts a delivery for each of them. So it happens once a minute
+ * at most. If another replica than the owner becomes active, it does as the former one did.
  *
- * From RabbitMQ 4.3 on no priority is sent, so the first subscriber stays active there, too. 4.3.6 does not forget an
- * active consumer whose channel ends while a higher priority waits for its deliveries. Once no other consumer is there,
- * that one becomes active again, and nobody gets a message until the queue has another leader. */
+ * Consumer priorities would choose the owner, too, and would return fewer messages. But only quorum queues of RabbitMQ
+ * 4 know them, and 4.3.6 does not forget an active consumer whose channel ends while a higher priority waits for its
+ * deliveries. Once no other consumer is there, that one becomes active again, and nobody gets a message until the queue
+ * has another leader. */
 #include "core/handover.h"
 
 #include "core/notes.h"
@@ -36,16 +31,11 @@
 #include <string.h>
 
 enum {
-    SETTLE_MS = 800, /* replicas that start together see each other first */
-    YIELD_MS = 5000,
-    YIELD_AGAIN_MS = 60000,
+    SETTLE_MS = 800,  /* replicas that start together see each other first */
+    OTHERS_MS = 2500, /* interval of the reports: the others have stepped behind the owner by then */
+    RETURN_AGAIN_MS = 60000,
     KNOWN_MS = 10000, /* a report of the replicas counts for this long: a slow database delays the next one */
     SUBSCRIBE_AGAIN_MS = 1000,
-    RANK_BITS = 16,
-    PRIORITY_NONE = -1,
-    LEVEL_MAX = INT32_MAX,
-    PRIORITY_MAJOR = 4, /* version of RabbitMQ whose quorum queues know priorities, */
-    GHOST_MINOR = 3,    /* and the first one of it that keeps consumers that have ended */
 };
 
 /* --- owners --- */
@@ -124,22 +114,9 @@ void handover_init(struct queue *q, uint64_t self, uint64_t partition)
 {
     q->handover.self = self;
     q->handover.partition = partition;
-    q->handover.others_highest = PRIORITY_NONE;
 }
 
 /* --- reports of others --- */
-
-/* Do priorities decide which replica is active? */
-static bool has_priorities(const struct queue *q)
-{
-    return q->returns.kind != KIND_CLASSIC && q->returns.server_major == PRIORITY_MAJOR &&
-           q->returns.server_minor < GHOST_MINOR;
-}
-
-static bool is_outranked(const struct queue *q)
-{
-    return has_priorities(q) && q->handover.others_highest > q->handover.priority;
-}
 
 static bool is_member(const struct queue *q)
 {
@@ -175,7 +152,7 @@ static void find_owners(struct queue *const *partitions, size_t n, const uint64_
     if (n_members)
         handover_assign(members, n_members, hashes, n, owners);
     for (size_t i = 0; i < n; i++)
-        partitions[i]->handover.is_owner = n_members && owners[i] == partitions[i]->handover.self;
+        partitions[i]->handover.owner = n_members ? owners[i] : 0;
     free(hashes);
     free(owners);
 }
@@ -183,7 +160,7 @@ static void find_owners(struct queue *const *partitions, size_t n, const uint64_
 static void forget_peers(struct queue *q)
 {
     q->n_others = 0;
-    q->handover.others_highest = PRIORITY_NONE;
+    q->handover.ahead = 0;
     q->handover.other_is_active = false;
 }
 
@@ -193,43 +170,8 @@ static void hear_peer(struct queue *q, const struct handover_peer *p)
 
     q->n_others += p->may_consume;
     h->other_is_active |= p->is_active;
-    if (p->priority > h->others_highest)
-        h->others_highest = p->priority;
-    if (p->priority > h->highest)
-        h->highest = p->priority;
-}
-
-/* The broker switches without a notice, once the active replica has acked everything. */
-static void follow_priorities(struct queue *q, int64_t now_ms)
-{
-    struct handover *h = &q->handover;
-
-    if (!is_outranked(q)) {
-        h->outranked_ms = 0;
-        return;
-    }
-    if (!h->outranked_ms)
-        h->outranked_ms = now_ms;
-    if (!q->held.unacked.len)
-        h->is_active = false;
-}
-
-static bool can_take_over(const struct queue *q)
-{
-    return has_priorities(q) && is_member(q) && !q->held.unacked.len && !pause_is_any_on(q) &&
-           q->database->linked && !q->left_to_others && !order_is_stopping(q);
-}
-
-static void take_over(struct queue *q, int64_t now_ms)
-{
-    struct handover *h = &q->handover;
-
-    if (!h->is_owner || h->others_highest < h->priority || h->taken == h->change || !can_take_over(q))
-        return;
-    order_stop(q, now_ms, "this replica takes the queue over");
-    h->takes = order_is_stopping(q);
-    if (h->takes)
-        h->taken = h->change;
+    if (p->may_consume && p->who == h->owner)
+        h->ahead = p->subscription;
 }
 
 bool handover_presence(struct queue *const *partitions, size_t n, int64_t now_ms,
@@ -239,98 +181,56 @@ bool handover_presence(struct queue *const *partitions, size_t n, int64_t now_ms
     size_t n_members;
     uint64_t *members = members_of(partitions, n, peers, n_peers, &n_members);
     uint64_t hash = handover_hash(members, n_members * sizeof(*members));
-    bool is_settled;
 
+    assert(n > 0);
+    if (!known->since_ms || hash != known->hash) {
+        find_owners(partitions, n, members, n_members);
+        *known = (struct handover_members){hash, now_ms ? now_ms : 1};
+    }
     for (size_t i = 0; i < n; i++) {
         forget_peers(partitions[i]);
-        partitions[i]->handover.knows_others = true;
         partitions[i]->handover.heard_ms = now_ms;
     }
-    assert(n > 0);
     for (size_t i = 0; i < n_peers; i++)
         hear_peer(partitions[peers[i].partition], &peers[i]);
-    if (!known->n_changes || hash != known->hash) {
-        find_owners(partitions, n, members, n_members);
-        *known = (struct handover_members){hash, now_ms, known->n_changes + 1};
-    }
-    is_settled = now_ms - known->since_ms >= SETTLE_MS;
-    for (size_t i = 0; i < n; i++) {
-        partitions[i]->handover.change = known->n_changes;
-        follow_priorities(partitions[i], now_ms);
-        if (is_settled)
-            take_over(partitions[i], now_ms);
-    }
     free(members);
-    return !is_settled;
+    return now_ms - known->since_ms < SETTLE_MS;
 }
 
 void handover_unknown(struct queue *q)
 {
     forget_peers(q);
-    q->handover.knows_others = false;
-    q->handover.outranked_ms = 0;
 }
 
 bool handover_is_standby(const struct queue *q)
 {
     const struct handover *h = &q->handover;
 
-    return q->rules.ordered && q->consumer.state == CONSUMER_ACTIVE && !h->is_active &&
-           (h->other_is_active || is_outranked(q));
+    return q->rules.ordered && q->consumer.state == CONSUMER_ACTIVE && !h->is_active && h->other_is_active;
 }
 
 /* --- the subscription --- */
 
-int64_t handover_subscribes(struct queue *q)
+void handover_subscribes(struct queue *q)
 {
-    struct handover *h = &q->handover;
-    bool is_alone = h->knows_others && h->others_highest == PRIORITY_NONE;
-    int64_t level = h->takes || is_alone ? (h->highest >> RANK_BITS) + 1 : 0;
-
-    if (level > LEVEL_MAX)
-        level = LEVEL_MAX;
-    h->takes = false;
-    h->outranked_ms = 0;
-    assert(level >= 0);
-    h->priority = has_priorities(q)
-                      ? level << RANK_BITS | (int64_t)(rank_of(h->self, h->partition) >> (64 - RANK_BITS))
-                      : 0;
-    return h->priority;
+    q->handover.behind = q->handover.ahead;
 }
 
-void handover_delivered(struct queue *q, int64_t now_ms)
+void handover_delivered(struct queue *q)
 {
-    struct handover *h = &q->handover;
-
-    h->is_active = true;
-    if (h->outranked_ms)
-        h->outranked_ms = now_ms;
+    q->handover.is_active = true;
 }
 
 int64_t handover_channel_lost(struct queue *q, int64_t now_ms, bool is_planned)
 {
     struct handover *h = &q->handover;
+    bool others_wait = is_planned && !h->steps;
 
-    h->is_active = false;
-    h->outranked_ms = 0;
-    if (!is_planned) { /* another replica is active now */
-        h->takes = false;
-        h->taken = h->yielded = 0;
-    } else if (h->yields) {
-        h->yielded_ms = now_ms;
-    }
-    h->yields = false;
-    return is_planned && !h->takes ? now_ms + SUBSCRIBE_AGAIN_MS : now_ms;
-}
-
-/* Has the broker stopped delivering for the sake of another replica, although deliveries have not ended here? */
-static bool keeps_another_waiting(const struct queue *q, int64_t now_ms)
-{
-    const struct handover *h = &q->handover;
-
-    return h->outranked_ms && now_ms - h->outranked_ms >= YIELD_MS && now_ms - h->heard_ms < KNOWN_MS &&
-           q->consumer.state == CONSUMER_ACTIVE && q->held.unacked.len &&
-           q->held.unacked.len < (size_t)q->consumer.prefetch && !order_is_stopping(q) && !q->drain;
+    if (is_planned && h->steps && q->held.unacked.len)
+        h->returned_ms = now_ms;
+    h->is_active = h->steps = false;
+    h->wanted_ms = 0;
+    return others_wait ? now_ms + SUBSCRIBE_AGAIN_MS : now_ms;
 }
 
 static void tell_standby(struct queue *q)
@@ -342,21 +242,41 @@ static void tell_standby(struct queue *q)
     q->handover.is_told = is_standby;
 }
 
+/* Is the owner subscribed, but not known to be ahead of this replica? */
+static bool is_before_the_owner(const struct queue *q, int64_t now_ms)
+{
+    const struct handover *h = &q->handover;
+
+    return h->ahead && h->ahead != h->behind && now_ms - q->share->members.since_ms >= SETTLE_MS &&
+           now_ms - h->heard_ms < KNOWN_MS && q->consumer.state == CONSUMER_ACTIVE && !q->left_to_others &&
+           !q->drain && !order_is_stopping(q);
+}
+
+/* May the messages that are held go back to the broker? */
+static bool may_return(const struct queue *q, int64_t now_ms)
+{
+    const struct handover *h = &q->handover;
+
+    return now_ms - h->wanted_ms >= OTHERS_MS &&
+           (!h->returned_ms || now_ms - h->returned_ms >= RETURN_AGAIN_MS);
+}
+
 void handover_step(struct queue *q, int64_t now_ms)
 {
     struct handover *h = &q->handover;
+    size_t n_held = q->held.unacked.len;
 
     tell_standby(q);
-    if (!keeps_another_waiting(q, now_ms))
+    if (!is_before_the_owner(q, now_ms)) {
+        h->wanted_ms = 0;
         return;
-    if (!h->told_ms || now_ms - h->told_ms >= q->rules.stats_interval_ms) {
-        h->told_ms = now_ms;
-        notes_tell(q, EVENT_HANDOVER, NULL)->n = (int64_t)q->held.unacked.len;
     }
-    if (h->yielded == h->change || (h->yielded_ms && now_ms - h->yielded_ms < YIELD_AGAIN_MS))
+    if (!h->wanted_ms)
+        h->wanted_ms = now_ms;
+    if (n_held ? !may_return(q, now_ms) : pause_is_any_on(q))
         return;
     order_stop(q, now_ms, "another replica takes the queue over");
-    h->yields = order_is_stopping(q);
-    if (h->yields)
-        h->yielded = h->change;
+    h->steps = order_is_stopping(q);
+    if (h->steps && n_held)
+        notes_tell(q, EVENT_HANDOVER, NULL)->n = (int64_t)n_held;
 }

@@ -5,10 +5,10 @@
 
 /* The part of core/handover.c that other files of the core call, for ordered queues only. */
 
-/* Returns the priority of the subscription that begins now. */
-int64_t handover_subscribes(struct queue *q);
+/* A subscription begins now. */
+void handover_subscribes(struct queue *q);
 
-void handover_delivered(struct queue *q, int64_t now_ms);
+void handover_delivered(struct queue *q);
 
 /* is_planned: order_stop has closed the channel. Returns the time from which the queue may subscribe again. */
 int64_t handover_channel_lost(struct queue *q, int64_t now_ms, bool is_planned);

@@ -65,7 +65,7 @@ static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct deli
 {
     assert(q->rules.ordered && d->message && d->id_len);
     d->has_key = a->has_key;
-    handover_delivered(q, now_ms);
+    handover_delivered(q);
     order_watch_priority(q, now_ms, d);
     if (a->was_here)
         order_watch_loop(q, now_ms, d);

@@ -388,7 +388,7 @@ static void subscribe_consumer(struct queue *q, int64_t now_ms, const struct con
     assert(c->prefetch >= 1 && c->prefetch <= q->rules.prefetch && c->former != c->number);
     *ret = (struct action){.kind = ACTION_CONSUME, .number = c->number, .n = c->prefetch};
     if (q->rules.ordered)
-        ret->priority = handover_subscribes(q);
+        handover_subscribes(q);
 }
 
 /* Has everything that is held passed the database once? A message that waits for its time has; one that waits for a

@@ -127,7 +127,6 @@ static void peer_read(struct reading *r, int at, struct inbox_peer *ret)
     ret->queue = text_keep(r, at, TEXT).data;
     call_int8(r->rows, at, NUMBER, &ret->subscription);
     call_int8(r->rows, at, COUNTER, &ret->received);
-    call_int8(r->rows, at, PRIORITY, &ret->priority);
     ret->may_consume = call_bool(r->rows, at, YES);
     ret->is_active = call_bool(r->rows, at, ACTIVE);
 }

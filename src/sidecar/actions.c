@@ -95,7 +95,7 @@ static void consume(struct sidecar_queue *sq, const struct action *a)
     struct fault f = {0};
 
     FAILPOINT(CONSUME_BEFORE);
-    broker_consume(sq->link->broker, (uint32_t)sq->index, a->number, (int)a->n, a->priority, &f);
+    broker_consume(sq->link->broker, (uint32_t)sq->index, a->number, (int)a->n, &f);
     FAILPOINT(CONSUME_SENT);
 }
 

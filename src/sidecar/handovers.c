@@ -52,7 +52,7 @@ static bool tell(struct sidecar_queue *first, const struct inbox_presence *p)
         last = at;
         peers[n_peers++] = (struct handover_peer){.who = handover_hash(k->instance, strlen(k->instance)),
                                                   .partition = at,
-                                                  .priority = k->priority,
+                                                  .subscription = k->subscription,
                                                   .may_consume = k->may_consume,
                                                   .is_active = k->is_active};
     }

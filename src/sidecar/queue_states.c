@@ -88,14 +88,14 @@ static void add_rates(struct buf *b, struct sidecar_queue *sq)
     s->failed = failed;
 }
 
-/* Adds the subscription to an ordered queue, for other replicas. */
-static void add_subscription(struct buf *b, const struct queue *q)
+/* Adds the subscription to an ordered queue, for other replicas. Its number begins with the time of the start, since
+ * every start counts its subscriptions from 1 on. */
+static void add_subscription(struct buf *b, const struct queue *q, int64_t started_ms)
 {
     if (!q->rules.ordered || q->consumer.state != CONSUMER_ACTIVE || q->drain)
         return;
-    buf_printf(b, ", \"subscription\": %u, \"received\": %llu", q->consumer.number,
-               (unsigned long long)q->counts.received.total);
-    add_int(b, "priority", q->handover.priority);
+    buf_printf(b, ", \"subscription\": %lld%05u, \"received\": %llu", (long long)started_ms,
+               q->consumer.number % 100000, (unsigned long long)q->counts.received.total);
     if (q->handover.is_active)
         buf_add_text(b, ", \"active\": true");
 }
@@ -139,7 +139,7 @@ static void add_queue(struct buf *b, struct sidecar_queue *sq)
     add_int(b, "dead", (int64_t)sq->core.counts.dead.total);
     if (sq->link->broker && sq->core.consumer.watch.depth >= 0)
         buf_printf(b, ", \"depth\": %lld", (long long)sq->core.consumer.watch.depth);
-    add_subscription(b, &sq->core);
+    add_subscription(b, &sq->core, sq->sidecar->started_ms);
     add_stop(b, sq);
     add_rates(b, sq);
     add_latency(b, "forward_ms", &sq->forward_us, &sq->forward, sq->stats_said_ms);

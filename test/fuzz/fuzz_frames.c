@@ -453,7 +453,7 @@ static void call(struct play *p, struct byte_source *s)
         r = broker_reject(b, tag, &f);
         break;
     case 3:
-        r = broker_consume(b, queue, value, value, 0, &f);
+        r = broker_consume(b, queue, value, value, &f);
         break;
     case 4:
         r = broker_cancel(b, queue, value, &f);

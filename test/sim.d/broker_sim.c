@@ -150,98 +150,26 @@ const struct sidecar *broker_active_sidecar(const struct world *w, int queue)
     return c ? c->link->sidecar : NULL;
 }
 
-/* Does the broker choose the active consumer by priority? Quorum queues of RabbitMQ 4 do. */
-static bool has_priorities(const struct broker_queue *q)
-{
-    return q->plan->quorum && q->plan->version >= 400;
-}
-
-static bool comes_before(const struct broker_queue *q, const struct consumer_sim *a,
-                         const struct consumer_sim *b)
-{
-    if (has_priorities(q) && a->priority != b->priority)
-        return a->priority > b->priority;
-    return a->since < b->since;
-}
-
 static const struct consumer_sim *first_consumer(const struct broker_queue *q)
 {
     const struct consumer_sim *first = NULL;
 
     for (const struct channel *c = q->channels; c; c = c->next)
         for (size_t i = 0; c->open && i < c->n_consumers; i++)
-            if (!first || comes_before(q, &c->consumers[i], first))
+            if (!first || c->consumers[i].since < first->since)
                 first = &c->consumers[i];
     return first;
 }
 
-bool broker_is_outranked(const struct world *w, const struct sidecar *s, int queue)
-{
-    const struct broker_queue *q = &w->broker->queues[queue];
-    int64_t own = -1, others = -1;
-
-    for (const struct channel *c = q->channels; c; c = c->next)
-        for (size_t i = 0; c->open && i < c->n_consumers; i++) {
-            int64_t *most = c->link->sidecar == s ? &own : &others;
-
-            if (c->consumers[i].priority > *most)
-                *most = c->consumers[i].priority;
-        }
-    return has_priorities(q) && others > own;
-}
-
-/* RabbitMQ 4.3.6 keeps a consumer whose channel ends while a higher priority waits for its deliveries: the last one
- * that returns makes it a waiting consumer. See test_broker_order.py. */
-static void keep_ghost(struct broker_queue *q, const struct channel *c)
-{
-    for (size_t i = 0; i < c->n_consumers; i++)
-        if (q->plan->version >= 430 && q->hands_over_us && c->consumers[i].since == q->active &&
-            c->consumers[i].n_unacked) {
-            q->ghost = c->consumers[i];
-            q->ghost_is = GHOST_WAITS;
-        }
-}
-
-/* Does the ghost get the deliveries? */
-static bool ghost_takes_all(struct broker_queue *q)
-{
-    const struct consumer_sim *first = first_consumer(q);
-
-    if (q->ghost_is == GHOST_ABSENT || q->ghost_is == GHOST_HOLDS)
-        return q->ghost_is == GHOST_HOLDS;
-    if (first && (q->active || comes_before(q, first, &q->ghost))) {
-        q->ghost_is = GHOST_WAITS;
-        return false;
-    }
-    q->ghost_is = q->n_ready ? GHOST_HOLDS : GHOST_ACTIVE;
-    return true;
-}
-
-void broker_starts(struct world *w)
-{
-    w->broker->up = true;
-    for (int i = 0; i < w->plan->n_queues; i++)
-        w->broker->queues[i].ghost_is = GHOST_ABSENT;
-}
-
 /* The active consumer keeps its role until it is cancelled or its channel ends; then the longest waiting one gets it.
- * On classic queues that one gets no delivery until all of the former one's are acked, rejected or requeued. With
- * priorities the highest gets the role, also when it arrives later: then the active one gets nothing more, and the
- * other nothing until all of its deliveries have ended, even if the higher one leaves. */
+ * On classic queues that one gets no delivery until all of the former one's are acked, rejected or requeued. */
 static struct channel *active_channel(struct broker_queue *q, struct consumer_sim **to)
 {
     struct channel *active = q->active ? channel_of(q, q->active, to) : NULL;
 
-    if (active && q->hands_over_us && (*to)->n_unacked)
-        return NULL;
-    if (!active)
-        q->active = 0;
-    if (ghost_takes_all(q))
-        return NULL;
-    if (!active || q->hands_over_us) {
+    if (!active) {
         const struct consumer_sim *first = first_consumer(q);
 
-        q->hands_over_us = 0;
         q->active = first ? first->since : 0;
         active = first ? channel_of(q, first->since, to) : NULL;
     }
@@ -274,8 +202,6 @@ static void pump(struct world *w, struct broker_queue *q)
 {
     struct consumer_sim *to;
 
-    if (q->hands_over_us) /* also while the queue is empty */
-        active_channel(q, &to);
     while (q->n_ready) {
         struct copy *m = q->returns.next != &q->returns ? q->returns.next : q->ready.next;
         struct channel *c = next_channel(q, &to);
@@ -439,20 +365,16 @@ static void on_one(struct world *w, struct channel *c, uint64_t tag, enum wire_k
     }
 }
 
-static void on_consume(struct world *w, struct channel *c, uint32_t number, int prefetch, int64_t priority)
+static void on_consume(struct world *w, struct channel *c, uint32_t number, int prefetch)
 {
     struct broker_queue *q = &w->broker->queues[c->queue];
-    struct consumer_sim *active;
 
     if (c->n_consumers == CONSUMERS_MAX) {
         oracle_broken(w, "consumers", "%d consumers on one channel", CONSUMERS_MAX);
         return;
     }
-    c->consumers[c->n_consumers++] = (struct consumer_sim){
-        .number = number, .prefetch = prefetch, .priority = priority, .since = ++q->n_subscribed};
-    if (q->active && !q->hands_over_us && has_priorities(q) && channel_of(q, q->active, &active) &&
-        priority > active->priority)
-        q->hands_over_us = w->now_us;
+    c->consumers[c->n_consumers++] =
+        (struct consumer_sim){.number = number, .prefetch = prefetch, .since = ++q->n_subscribed};
     sidecar_hears(w, c, arrival(&c->link->to_sidecar_us, w->now_us, broker_wire_us(w)), HEARS_CONSUMING,
                   number);
 }
@@ -500,7 +422,7 @@ static void frame_arrives(struct world *w, void *object, uint64_t a, uint64_t b)
         on_one(w, c, a, kind);
         break;
     case WIRE_CONSUME:
-        on_consume(w, c, (uint32_t)a, (int)(b >> 8), (int64_t)(a >> 32));
+        on_consume(w, c, (uint32_t)a, (int)(b >> 8));
         break;
     case WIRE_CANCEL:
         on_cancel(w, c, (uint32_t)a);
@@ -573,8 +495,6 @@ void broker_channel_ends(struct world *w, struct channel *c)
 
     if (!c->open)
         return;
-    if (q->plan->single_active)
-        keep_ghost(q, c);
     c->open = false;
     if (q->plan->single_active) {
         tail_goes_back(w, c);

@@ -16,7 +16,6 @@ struct consumer_sim {
     uint32_t number;
     uint64_t since; /* rank among all consumers of the queue */
     int prefetch, n_unacked;
-    int64_t priority;
 };
 
 struct link_sim;
@@ -46,21 +45,10 @@ struct link_sim {
     struct channel *channels[QUEUES_MAX];
 };
 
-enum ghost_state {
-    GHOST_ABSENT,
-    GHOST_WAITS,
-    GHOST_ACTIVE, /* no other is; a consumer with a higher priority would be */
-    GHOST_HOLDS,  /* active, with deliveries that never end */
-};
-
 struct broker_queue {
     const struct plan_queue *plan;
     struct copy ready, returns;    /* rings; returns: for 4.3 and single active consumers; served first */
     uint64_t n_subscribed, active; /* number of consumers so far; the active one's `since`, 0: none */
-    int64_t hands_over_us; /* time since which the active one gets nothing, because a higher one waits; 0: not
-                              so */
-    struct consumer_sim ghost; /* 4.3: a consumer that the broker keeps although its channel has ended */
-    enum ghost_state ghost_is;
     size_t n_ready;
     uint64_t next_position;
     struct channel *channels;
@@ -89,9 +77,6 @@ enum wire_kind {
 void broker_sim_init(struct world *w);
 void broker_sim_deinit(struct world *w);
 
-/* Ends an outage. A broker that starts forgets consumers without a channel. */
-void broker_starts(struct world *w);
-
 /* Publishes another copy of a message. */
 struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int64_t bytes);
 
@@ -99,8 +84,7 @@ struct copy *broker_publish(struct world *w, struct truth *t, uint8_t body, int6
 struct link_sim *broker_connect(struct world *w, struct sidecar *s, uint32_t life);
 struct channel *broker_open(struct world *w, struct link_sim *l, int queue);
 
-/* Sends a method from the sidecar to the broker. a: tag, or consumer with its priority in the upper half, b:
- * prefetch. */
+/* Sends a method from the sidecar to the broker. a: tag or consumer, b: prefetch. */
 void broker_send(struct world *w, struct channel *c, enum wire_kind kind, uint64_t a, uint32_t b);
 
 /* The broker closes the connection and redelivers its deliveries. */
@@ -111,9 +95,6 @@ struct copy *channel_copy(const struct channel *c, uint64_t tag);
 
 /* Time of a short transmission. */
 int64_t wire_us(struct world *w);
-
-/* Has another sidecar a consumer of the queue with a higher priority? */
-bool broker_is_outranked(const struct world *w, const struct sidecar *s, int queue);
 
 /* The sidecar with the active consumer of a queue with a single active consumer; NULL: none. */
 const struct sidecar *broker_active_sidecar(const struct world *w, int queue);

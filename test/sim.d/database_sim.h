@@ -61,7 +61,7 @@ struct batch {
 
 struct presence_queue {
     bool may_consume, is_subscribed, is_active;
-    int64_t priority;
+    int64_t subscription;
 };
 
 struct presence_row {

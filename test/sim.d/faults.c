@@ -169,7 +169,7 @@ static void fault_ends(struct world *w, void *object, uint64_t unused, uint64_t 
     TRACE(w, "%s is over", fault_name(f->kind));
     switch (f->kind) {
     case FAULT_BROKER_DOWN:
-        broker_starts(w);
+        w->broker->up = true;
         break;
     case FAULT_DATABASE_FULL:
         w->database->full = false;

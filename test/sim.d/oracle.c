@@ -783,9 +783,6 @@ void oracle_told(struct world *w, struct sidecar *s, int queue, const struct not
     case EVENT_BUG:
         oracle_broken(w, "bug", "%s", n->text ? n->text : "");
         break;
-    case EVENT_HANDOVER:
-        o->handover_us = w->now_us;
-        break;
     case EVENT_PAUSED:
         o->n_standing++;
         o->told_us = w->now_us;
@@ -807,7 +804,7 @@ void oracle_told(struct world *w, struct sidecar *s, int queue, const struct not
 /* --- which replica is active --- */
 
 enum {
-    YIELD_AGAIN_US = 60000000,
+    RETURN_AGAIN_US = 60000000,
     REPORTS_US = 10000000 /* others are known for as long after their last report */
 };
 
@@ -818,25 +815,23 @@ void oracle_reopens(struct world *w, struct sidecar *s, int queue, const char *w
     struct handover_counts *h = &s->queues[queue].handover;
     const struct queue_rules *r = rules_of(w, queue);
     /* The requests in flight end first, and a freeze may lie in between. */
-    int64_t since = w->now_us - REPORTS_US - 15000000 - r->token_window_ms * 1000;
+    int64_t since = w->now_us - REPORTS_US - 1000000 - r->token_window_ms * 1000;
 
-    if (!strcmp(why, "this replica takes the queue over") && ++h->n_taken > h->n_changes + h->n_lost)
-        oracle_broken(w, "handover",
-                      "an ordered queue was taken over %d times, after %d changes of its replicas",
-                      h->n_taken, h->n_changes);
     if (strcmp(why, "another replica takes the queue over") != 0)
         return;
-    if (++h->n_yielded > h->n_changes + h->n_lost)
-        oracle_broken(w, "handover",
-                      "an ordered queue was given up %d times, after %d changes of its replicas",
-                      h->n_yielded, h->n_changes);
-    if (h->yielded_us && w->now_us - h->yielded_us < YIELD_AGAIN_US - r->token_window_ms * 1000)
-        oracle_broken(w, "handover", "an ordered queue was given up twice within %lld s",
-                      (long long)(w->now_us - h->yielded_us) / 1000000);
-    if (!h->outranked_us || (h->outranked_us < since && s->frozen_until_us < since))
-        oracle_broken(w, "handover", "an ordered queue was given up to a replica that is not subscribed");
-    h->yielded_us = w->now_us;
-    h->yielded_change = h->n_changes;
+    if (++h->n_steps > h->n_heard + h->n_changes + h->n_lost)
+        oracle_broken(
+            w, "handover",
+            "an ordered queue was given up %d times, after %d subscriptions of others and %d changes",
+            h->n_steps, h->n_heard, h->n_changes);
+    if (!h->ready_us || (h->ready_us < since && s->frozen_until_us < since))
+        oracle_broken(w, "handover", "an ordered queue was given up to a replica that cannot consume");
+    if (!s->queues[queue].core.held.unacked.len)
+        return;
+    if (h->returned_us && w->now_us - h->returned_us < RETURN_AGAIN_US - r->token_window_ms * 1000)
+        oracle_broken(w, "handover", "messages were returned for another replica twice within %lld s",
+                      (long long)(w->now_us - h->returned_us) / 1000000);
+    h->returned_us = w->now_us;
 }
 
 /* Would the broker drop one of its messages at the next return? */
@@ -850,45 +845,51 @@ static bool holds_last(const struct world *w, const struct queue *q, int queue)
     return false;
 }
 
-/* The broker delivers to no replica, while the active one holds deliveries that do not end, and a higher one waits. */
+static const struct sidecar *owner_of(const struct world *w, const struct queue *q)
+{
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        if (sidecar_hash(w, i) == q->handover.owner)
+            return w->sidecars[i];
+    return NULL;
+}
+
+static bool is_reachable(const struct world *w, const struct sidecar *s)
+{
+    return s->alive && !s->draining && s->base && s->link && !s->base->cut && !s->link->cut &&
+           w->now_us >= s->frozen_until_us && w->now_us >= s->base->slow_until_us &&
+           w->now_us >= s->link->slow_until_us;
+}
+
+/* Should the active replica give the queue up to its owner? */
+static bool step_is_due(const struct world *w, const struct sidecar *s, int queue)
+{
+    const struct queue *q = &s->queues[queue].core;
+    const struct sidecar *owner = owner_of(w, q);
+
+    for (int i = 0; i < w->plan->n_sidecars; i++)
+        if (!is_reachable(w, w->sidecars[i]))
+            return false;
+    return owner && owner != s && broker_active_sidecar(w, queue) == s &&
+           owner->queues[queue].core.consumer.state == CONSUMER_ACTIVE &&
+           queue_may_consume(&owner->queues[queue].core) &&
+           (q->held.unacked.len || queue_state(q) != QUEUE_PAUSED) &&
+           !q->pauses[PAUSE_DELIVERY_LIMIT].since_ms && !holds_last(w, q, queue);
+}
+
+/* The owner becomes active: after a report of both, the time in which the others step behind it, and the requests in
+ * flight. */
 static void check_handover(struct world *w, struct sidecar *s, int queue)
 {
-    const struct broker_queue *b = &w->broker->queues[queue];
-    const struct queue *q = &s->queues[queue].core;
     struct handover_counts *h = &s->queues[queue].handover;
-    const struct queue_rules *r = rules_of(w, queue);
-    /* A report of both, five seconds, the requests in flight, and the rest. */
-    int64_t patience_us = 2 * REPORTS_US + 10000000 + r->token_window_ms * 1000, since = b->hands_over_us;
+    int64_t patience_us = 2 * REPORTS_US + 10000000 + rules_of(w, queue)->token_window_ms * 1000;
 
-    if (q->held.unacked.len >= (size_t)r->prefetch || !broker_is_outranked(w, s, queue))
-        h->moves_us = w->now_us;
-    if (since && since < h->moves_us)
-        since = h->moves_us;
-    if (q->pauses[PAUSE_DELIVERY_LIMIT].since_ms || holds_last(w, q, queue))
-        h->limited_us = w->now_us;
-    if (!since || broker_active_sidecar(w, queue) != s || !s->base || !s->link || s->link->cut ||
-        s->base->cut || !broker_is_outranked(w, s, queue))
-        return;
-    for (int i = 0; i < w->plan->n_sidecars; i++) { /* none of them could report or finish before */
-        const struct sidecar *k = w->sidecars[i];
-
-        if (!k->alive || !k->base || !k->link || k->base->cut || k->link->cut)
-            return;
-        since = since > k->frozen_until_us ? since : k->frozen_until_us;
-        since = since > k->base_since_us ? since : k->base_since_us;
-        since = since > k->base->slow_until_us ? since : k->base->slow_until_us;
-        since = since > k->link->slow_until_us ? since : k->link->slow_until_us;
-    }
-    if (w->now_us - since < patience_us)
-        return;
-    if (h->yielded_change != h->n_changes && w->now_us - h->yielded_us > YIELD_AGAIN_US + patience_us &&
-        w->now_us - h->limited_us >= patience_us)
-        oracle_broken(w, "handover", "an ordered queue stands still for %lld s: a higher replica waits",
-                      (long long)(w->now_us - since) / 1000000);
-    if (w->now_us - w->oracle->silence[s->index][queue].handover_us >
-        patience_us + w->plan->stats_interval_ms * 1000)
-        oracle_broken(w, "silence", "a higher replica waits for %lld s, which was told to nobody",
-                      (long long)(w->now_us - since) / 1000000);
+    if (h->returned_us)
+        patience_us += RETURN_AGAIN_US;
+    if (!h->even_us || h->even_us < s->frozen_until_us || !step_is_due(w, s, queue))
+        h->even_us = w->now_us;
+    else if (w->now_us - h->even_us > patience_us)
+        oracle_broken(w, "handover", "a replica that does not own an ordered queue is active for %lld s",
+                      (long long)(w->now_us - h->even_us) / 1000000);
 }
 
 /* --- bounds --- */

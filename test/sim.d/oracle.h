@@ -27,7 +27,6 @@ struct oracle {
         int64_t told_us;     /* time of the latest line that reported a pause, and its reason */
         int64_t empty_us;    /* latest time without waiting messages */
         int n_standing;      /* pauses logged and not resumed yet */
-        int64_t handover_us; /* time of the latest line about a handover */
     } silence[SIDECARS_MAX][QUEUES_MAX];
     struct letter_counts no_id[QUEUES_MAX];
     const struct truth *unsettled; /* as last found: the next search begins with it */

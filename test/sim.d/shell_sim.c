@@ -269,7 +269,7 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
             .may_consume = queue_may_consume(q),
             .is_subscribed = q->rules.ordered && q->consumer.state == CONSUMER_ACTIVE && !q->drain,
             .is_active = q->handover.is_active,
-            .priority = q->handover.priority};
+            .subscription = ((int64_t)s->life * SIDECARS_MAX + s->index) << 32 | q->consumer.number};
         s->asked_stops[i] = queue_stop_wanted(q, &why);
         s->asked_outdated[i] = queue_stop_outdated(q);
     }
@@ -540,8 +540,8 @@ static void carry_out(struct world *w, struct sidecar *s, int queue, const struc
         if (a->kind == ACTION_CONSUME)
             oracle_consumes(w, s, queue, a->n);
         if (q->channel)
-            broker_send(w, q->channel, a->kind == ACTION_CONSUME ? WIRE_CONSUME : WIRE_CANCEL,
-                        a->number | (uint64_t)a->priority << 32, (uint32_t)a->n);
+            broker_send(w, q->channel, a->kind == ACTION_CONSUME ? WIRE_CONSUME : WIRE_CANCEL, a->number,
+                        (uint32_t)a->n);
         else
             oracle_broken(w, "action", "consume or cancel without a channel");
         break;

@@ -269,8 +269,7 @@ static void hurry(struct world *w, struct sidecar *s)
     s->hurries = true;
 }
 
-/* Hash of an instance, which has another name in each run. */
-static uint64_t instance_hash(const struct world *w, int index)
+uint64_t sidecar_hash(const struct world *w, int index)
 {
     uint64_t name = w->plan->seed * SIDECARS_MAX + (uint64_t)index;
 
@@ -329,7 +328,7 @@ void sidecar_start(struct world *w, struct sidecar *s)
         queue_init(&q->core, &w->plan->queues[i].rules, &s->application, &s->database, (uint64_t)i + 1,
                    random_next(&s->random), now_ms);
         q->core.returns.configured = w->plan->queues[i].rules.delivery_limit;
-        handover_init(&q->core, instance_hash(w, s->index), (uint64_t)i);
+        handover_init(&q->core, sidecar_hash(w, s->index), (uint64_t)i);
         queue_commands_await(&q->core);
         if (s->killed)
             queue_caution_begin(&q->core, CAUTION_UNCLEAN);
@@ -682,6 +681,15 @@ void sidecar_answered(struct world *w, struct post *p, enum answer_kind kind, in
     told(w, s);
 }
 
+static void hear_subscription(const struct world *w, struct handover_counts *h, int from,
+                              const struct presence_queue *p)
+{
+    if (p->may_consume)
+        h->ready_us = w->now_us;
+    h->n_heard += p->subscription != h->heard[from];
+    h->heard[from] = p->subscription;
+}
+
 /* Passes the subscriptions of the others to the ordered queues, which are partitions of one consumer. */
 static void tell_subscriptions(struct world *w, struct sidecar *s, const struct presence_row *rows)
 {
@@ -703,11 +711,10 @@ static void tell_subscriptions(struct world *w, struct sidecar *s, const struct 
                 !p->is_subscribed)
                 continue;
             members |= 1u << i;
-            if (p->priority > q->handover.priority)
-                s->queues[k].handover.outranked_us = w->now_us;
-            peers[n_peers++] = (struct handover_peer){.who = instance_hash(w, i),
+            hear_subscription(w, &s->queues[k].handover, i, p);
+            peers[n_peers++] = (struct handover_peer){.who = sidecar_hash(w, i),
                                                       .partition = n,
-                                                      .priority = p->priority,
+                                                      .subscription = p->subscription,
                                                       .may_consume = p->may_consume,
                                                       .is_active = p->is_active};
         }

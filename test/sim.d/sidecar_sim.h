@@ -27,14 +27,14 @@ struct sidecar_queue {
     struct channel *channel;      /* the present one; NULL: none */
     struct channel *channels[64]; /* the latest of this start, as a ring */
     size_t n_channels;
-    int64_t others_us;       /* latest time at which another sidecar consumed it */
-    struct handover_counts { /* of an ordered queue, in this start */
-        unsigned members;    /* a bit for each sidecar that was subscribed to it at the latest report */
-        int n_changes, n_lost, n_taken, n_yielded; /* changes of the members, channels lost unplanned, … */
-        int yielded_change;                        /* n_changes at its latest yield */
-        /* Latest times: it yielded, another one reported a higher priority, it was the highest or had used its
-         * prefetch, and its messages were near their delivery limit. */
-        int64_t yielded_us, outranked_us, moves_us, limited_us;
+    int64_t others_us;          /* latest time at which another sidecar consumed it */
+    struct handover_counts {    /* of an ordered queue, in this start */
+        unsigned members;       /* a bit for each sidecar that was subscribed to it at the latest report */
+        int n_changes, n_heard; /* of the members; subscriptions of others */
+        int n_lost, n_steps;    /* channels lost unplanned; steps behind the owner */
+        int64_t heard[SIDECARS_MAX];
+        /* Latest times: it returned messages for that, another one was able to consume, and no step was due. */
+        int64_t returned_us, ready_us, even_us;
     } handover;
     bool unclean;     /* the previous start was killed, and no delivery of this start has shown that it kills
                     nothing */
@@ -101,6 +101,9 @@ struct sidecar {
     int64_t presence_us;                                         /* of the latest presence call, */
     int64_t asked_stops[QUEUES_MAX], asked_outdated[QUEUES_MAX]; /* and the stops in it */
 };
+
+/* Hash of its instance, which has another name in each run. */
+uint64_t sidecar_hash(const struct world *w, int index);
 
 void sidecar_create(struct world *w, int index);
 void sidecar_destroy(struct world *w, struct sidecar *s);

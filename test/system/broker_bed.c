@@ -214,7 +214,7 @@ struct broker *ready(const char *queue)
 
 void consume(struct broker *b, uint32_t consumer, int prefetch)
 {
-    assert_int_equal(broker_consume(b, Q, consumer, prefetch, 0, &f), 0);
+    assert_int_equal(broker_consume(b, Q, consumer, prefetch, &f), 0);
     assert_int_equal(next_is(b, BROKER_CONSUMING).copy.consumer, consumer);
 }
 

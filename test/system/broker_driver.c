@@ -85,7 +85,7 @@ static void queue_deleted_and_made_again(void **state)
     queue_delete("drv.gone");
     assert_int_equal(next_is(b, BROKER_CANCELLED).copy.consumer, 1);
     assert_int_equal(broker_ack(b, old, false, &f), 1);
-    assert_int_equal(broker_consume(b, Q, 2, 10, 0, &f), 0); /* too early: no effect */
+    assert_int_equal(broker_consume(b, Q, 2, 10, &f), 0); /* too early: no effect */
     struct broker_event ev = next_is(b, BROKER_CHANNEL_LOST);
     assert_non_null(strstr(ev.fault.text, "cancelled"));
     assert_false(broker_channel_is_open(b, Q));
@@ -93,7 +93,7 @@ static void queue_deleted_and_made_again(void **state)
     assert_true(broker_channel_is_open(b, Q));
     assert_int_equal(broker_ack(b, old, false, &f), 1);
     for (uint32_t i = 3; i < 6; i++) {
-        assert_int_equal(broker_consume(b, Q, i, 10, 0, &f), 0);
+        assert_int_equal(broker_consume(b, Q, i, 10, &f), 0);
         ev = next_is(b, BROKER_CHANNEL_LOST);
         assert_int_equal(ev.reason, BROKER_REASON_NO_QUEUE);
         assert_non_null(strstr(ev.fault.text, "drv.gone"));
@@ -567,7 +567,7 @@ static void a_connection_closed_by_the_broker_is_told(void **state)
     queue_make("drv.closed", "classic");
     struct broker *b = ready("drv.closed");
     consume(b, 1, 10);
-    assert_int_equal(broker_consume(b, Q, 1, 10, 0, &f),
+    assert_int_equal(broker_consume(b, Q, 1, 10, &f),
                      0); /* a tag used twice is an error of the whole connection */
     assert_true(lost_after(b) < 5000);
     assert_string_equal(f.code, "530");
@@ -762,7 +762,7 @@ static void stream_is_told(struct broker *b)
     assert_int_equal(ev.kind, BROKER_CHANNEL_LOST);
     assert_int_equal(ev.reason, BROKER_REASON_STREAM);
     assert_false(broker_channel_is_open(b, Q));
-    assert_int_equal(broker_consume(b, Q, 9, 10, 0, &f), 0); /* no effect */
+    assert_int_equal(broker_consume(b, Q, 9, 10, &f), 0); /* no effect */
     assert_true(is_quiet(b));
 }
 
@@ -792,10 +792,10 @@ static void streams_are_refused(void **state)
         queue_make("drv.stream", "stream");
         b = ready("drv.stream");
         if (first)
-            assert_int_equal(broker_consume(b, Q, 1, 10, 0, &f), 0);
+            assert_int_equal(broker_consume(b, Q, 1, 10, &f), 0);
         assert_int_equal(broker_ask_kind(b, Q, &f), 0);
         if (!first)
-            assert_int_equal(broker_consume(b, Q, 1, 10, 0, &f), 0);
+            assert_int_equal(broker_consume(b, Q, 1, 10, &f), 0);
         stream_is_told(b);
         finish(b);
     }
@@ -823,7 +823,7 @@ static void a_kind_is_learnt(void **state)
         assert_int_equal(broker_ask_kind(b, Q, &f), 0);
         if (!depth_first)
             assert_int_equal(broker_ask_depth(b, Q, &f), 0);
-        assert_int_equal(broker_consume(b, Q, 1, 10, 0, &f), 0);
+        assert_int_equal(broker_consume(b, Q, 1, 10, &f), 0);
         for (int n = is_empty ? 3 : 6; n; n--) {
             struct broker_event ev = next(b, 64 * MIB);
             assert_int_equal(ev.queue, Q);
@@ -1063,7 +1063,7 @@ static void cost(const char *to, const char *ca, const char *what, int every)
     next_is(b, BROKER_CHANNEL_OPEN);
     double cpu = cpu_us();
     int64_t start = clock_us();
-    broker_consume(b, Q, 1, 500, 0, &f);
+    broker_consume(b, Q, 1, 500, &f);
     struct broker_event ev;
     struct broker_tag tag = {0};
     for (int n = 0; n < N;) {

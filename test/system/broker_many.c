@@ -62,7 +62,7 @@ static struct broker *ready_many(size_t n)
 
 static void consume_from(struct broker *b, size_t i, uint32_t consumer, int prefetch)
 {
-    assert_int_equal(broker_consume(b, queues[i].number, consumer, prefetch, 0, &f), 0);
+    assert_int_equal(broker_consume(b, queues[i].number, consumer, prefetch, &f), 0);
 }
 
 /* The deliveries of each queue. */

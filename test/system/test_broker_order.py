@@ -151,7 +151,7 @@ def test_a_channel_that_closes_beside_a_higher_priority_hands_all_over_in_order(
 
 
 def test_a_channel_that_ends_beside_a_higher_priority_leaves_no_consumer(place, rabbitmq):
-    """RabbitMQ 4.3.6 keeps it, and delivers to it once nobody else is there. So Onceward sends no priorities to 4.3 and later."""
+    """RabbitMQ 4.3.6 keeps it, and delivers to it once nobody else is there. So Onceward sends no priorities."""
     queue = place.queue({**QUORUM, **SINGLE})
     first = place.consumer(queue, HELD)
     first.wait(HELD)
@@ -167,6 +167,21 @@ def test_a_channel_that_ends_beside_a_higher_priority_leaves_no_consumer(place, 
     else:
         place.wait_for_no_consumer(queue)
         place.consumer(queue, HELD).wait(HELD)
+
+
+@pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])
+def test_the_consumer_that_has_waited_longest_becomes_active(place, kind):
+    """So a replica that subscribes again steps behind the others."""
+    queue = place.queue({**kind, **SINGLE})
+    first, second, owner = (place.consumer(queue, HELD) for _ in range(3))
+    first.wait(HELD)
+    second.close_channel()
+    waiting = [place.consumer(queue, HELD) for _ in range(4)]
+    first.close_channel()
+    assert owner.wait(HELD)[:HELD] == list(range(1, HELD + 1))
+    for consumer in waiting:
+        consumer.connection.process_data_events(time_limit=0.1)
+        assert not consumer.got
 
 
 @pytest.mark.parametrize("kind", [QUORUM, CLASSIC], ids=["quorum", "classic"])

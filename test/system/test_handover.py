@@ -1,4 +1,4 @@
-"""Which replica is active on ordered partitions: spread by priority on RabbitMQ 4.0 to 4.2, else the first subscriber. The order holds meanwhile."""
+"""Which replica is active on ordered partitions: each on as many as the others, give or take one. The order holds meanwhile."""
 
 import threading
 
@@ -17,41 +17,13 @@ def partitions(bed):
     made.ends.set()
 
 
-def needs_priorities(partitions):
-    if not partitions.has_priorities:
-        pytest.skip("on this RabbitMQ the first subscriber stays active")
-
-
 def states(bed, instance):
     rows = bed.rows("SELECT q ->> 'state' AS state, count(*) AS n FROM onceward.replica, json_array_elements(queues) q "
                     "WHERE instance = %s GROUP BY 1", instance)
     return {r["state"]: r["n"] for r in rows}
 
 
-def test_the_first_subscriber_stays_active_without_priorities(partitions, bed):
-    if partitions.has_priorities:
-        pytest.skip("RabbitMQ 4.0 to 4.2 has priorities")
-    partitions.begin()
-    first = partitions.sidecar()
-    first.wait_for("consuming", n=N)
-    wait_until(lambda: partitions.counts([first]) == [N], "the first is active everywhere")
-    second = partitions.sidecar()
-    second.wait_for("consuming", n=N)
-    wait_until(lambda: states(bed, partitions.instances[second.name]) == {"standby": N}, "the second knows that it is a standby")
-    wait_until(lambda: second.find("stats", partitions_active=0), "the stats line has it, too")
-    second.wait_for("standby", n=N)
-    hold_true(lambda: partitions.counts([first, second]) == [N, 0], "the first stays active", 3)
-    assert not first.find("returned") and not second.find("stuck")
-    assert states(bed, partitions.instances[first.name]) == {"consuming": N}
-    first.term()
-    wait_until(lambda: partitions.counts([second]) == [N], "the second has all of it")
-    wait_until(lambda: states(bed, partitions.instances[second.name]) == {"consuming": N}, "the second knows that it is active")
-    partitions.end()
-    partitions.assert_ordered()
-
-
 def test_replicas_that_join_and_leave_share_the_partitions(partitions, bed):
-    needs_priorities(partitions)
     partitions.begin()
     sidecars = []
     for _ in range(4):
@@ -73,7 +45,6 @@ def test_replicas_that_join_and_leave_share_the_partitions(partitions, bed):
 
 
 def test_replicas_that_start_together_share_the_partitions(partitions, bed):
-    needs_priorities(partitions)
     partitions.begin()
     sidecars = [partitions.sidecar() for _ in range(4)]
     wait_until(lambda: sorted(partitions.counts(sidecars)) == [4, 4, 4, 4], lambda: f"spread, now {partitions.counts(sidecars)}", 30)
@@ -82,7 +53,6 @@ def test_replicas_that_start_together_share_the_partitions(partitions, bed):
 
 
 def test_messages_that_do_not_end_are_returned_to_the_replica_that_takes_over(partitions, bed):
-    needs_priorities(partitions)
     mended = threading.Event()
     partitions.fails = lambda key, number, attempt: 500 if key.endswith("k0") and number == 1 and not mended.is_set() else None
     retry = {"max_attempts": 1000, "backoff": "50ms", "max_backoff": "200ms"}

@@ -158,11 +158,9 @@ bool broker_can_write(const struct broker *b, uint32_t queue, size_t n);
 bool broker_channel_is_open(const struct broker *b, uint32_t queue);
 
 /* Sends qos(prefetch, per consumer) and basic.consume under a new tag made from `consumer` (a number that the caller
- * never reuses for a queue on a connection). priority: x-priority; 0: the default. BROKER_CONSUMING or CHANNEL_LOST
- * answers. 0, or -1: lost. While the channel is not open nothing is sent (0): CHANNEL_LOST, unless returned already,
- * and CHANNEL_OPEN follow. */
-int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, int64_t priority,
-                   struct fault *f);
+ * never reuses for a queue on a connection). BROKER_CONSUMING or CHANNEL_LOST answers. 0, or -1: lost. While the
+ * channel is not open nothing is sent (0): CHANNEL_LOST, unless returned already, and CHANNEL_OPEN follow. */
+int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int prefetch, struct fault *f);
 
 /* Sends basic.cancel for that consumer. Deliveries may arrive until BROKER_STOPPED, and can still be acked
  * afterwards. Like broker_consume while the channel is not open. */

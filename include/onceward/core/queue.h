@@ -102,8 +102,7 @@ struct queue_share {
     int n_told[N_PAUSE_REASONS]; /* queues in that pause: the first and the last of them log it */
     struct handover_members {    /* replicas that are subscribed to an ordered consumer */
         uint64_t hash;
-        int64_t since_ms;
-        uint32_t n_changes;
+        int64_t since_ms; /* 0: unknown */
     } members;
     bool knows_batches; /* the application has echoed the count of a request */
     int n_bad_answers;  /* consecutive answers to batches that say nothing about the messages */
@@ -185,20 +184,16 @@ struct queue {
     } order;
     struct handover {             /* of an ordered queue: which replica is active, see core/handover.h */
         uint64_t self, partition; /* hashes of the instance and of the queue's name */
-        int64_t priority;         /* of the latest subscription */
-        int64_t others_highest;   /* of the present subscriptions of others; -1: none */
-        int64_t highest;          /* highest priority of others that was ever reported */
-        bool is_owner, knows_others, other_is_active;
-        bool is_active;          /* deliveries arrive here, as far as is known */
-        bool takes;              /* the channel is closed for a subscription with a higher priority, */
-        bool yields;             /* or for the sake of another replica */
-        uint32_t change;         /* number of the latest change of the members */
-        uint32_t taken, yielded; /* number of the change after which it last did so; 0: none */
-        int64_t outranked_ms; /* another replica has had a higher priority since then, and nothing arrives; 0:
-                                 none */
-        bool is_told;         /* as a standby */
-        int64_t heard_ms;     /* time of the latest report of the other replicas */
-        int64_t yielded_ms, told_ms; /* latest times; 0: never */
+        uint64_t owner;           /* hash of its instance; 0: unknown */
+        int64_t ahead;            /* subscription of the owner, another replica that may consume; 0: none */
+        int64_t behind;           /* the same, when this replica subscribed */
+        bool other_is_active;
+        bool is_active;      /* deliveries arrive here, as far as is known */
+        bool is_told;        /* as a standby */
+        bool steps;          /* the channel is closed so that this replica steps behind the owner */
+        int64_t heard_ms;    /* time of the latest report of the other replicas */
+        int64_t wanted_ms;   /* time from which it should step behind the owner; 0: it need not */
+        int64_t returned_ms; /* time at which it last returned messages for that; 0: never */
     } handover;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
@@ -415,8 +410,7 @@ enum action_kind {
     ACTION_ACK,      /* ack the tag, or with `multiple` all up to it */
     ACTION_REJECT,   /* requeue=false */
     ACTION_REQUEUE,  /* nack, requeue=true */
-    ACTION_CONSUME,  /* subscribe under `number`, with `n` as its prefetch; for an ordered queue with
-                       `priority` */
+    ACTION_CONSUME,  /* subscribe under `number`, with `n` as its prefetch */
     ACTION_CANCEL,   /* cancel consumer `number` */
     ACTION_REOPEN,   /* reopen the channel; `text` is the reason */
     ACTION_ASK_DEPTH,
@@ -445,7 +439,7 @@ struct action {
     bool new_token; /* create a token: a new claim, or a new dead letter */
     struct broker_tag tag;
     uint32_t number;
-    int64_t n, priority;
+    int64_t n;
     const char *text;
     struct note note;
 };

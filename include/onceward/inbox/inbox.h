@@ -341,7 +341,6 @@ struct inbox_peer {
     size_t entry; /* of the consumer */
     const char *instance, *queue;
     int64_t subscription, received; /* numbers of its subscription, and of all its deliveries */
-    int64_t priority;               /* of its subscription */
     bool may_consume, is_active;    /* able to process a message now; the one that the queue delivers to */
 };
 

@@ -18,7 +18,6 @@ class OrderedPartitions:
         self.bed = bed
         self.n = n
         self.pause = 1 / rate
-        self.has_priorities = (4, 0) <= bed.rabbitmq.version() < (4, 3)  # see src/core/handover.c
         self.queues = [bed.new_queue(f"-{i}", arguments=self.arguments(bed.rabbitmq)) for i in range(n)]
         bed.app.handler = self.commit
         self.fails = lambda key, number, attempt: None  # a status in place of the commit
