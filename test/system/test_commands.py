@@ -508,7 +508,8 @@ def test_a_delivery_limit_that_cannot_be_protected_fails(place, limit, keys):
     (0, {}, 0, "not taken: with a delivery limit of 0"),
 ], ids=["told", "read", "unknown", "none-left"])
 def test_a_sample_near_the_delivery_limit_says_not_to_look_again(place, limit, keys, fails_at, says):
-    """RabbitMQ before 4.0: later versions have a limit of their own, which is known."""
+    if limit is None and place.rabbitmq.version() >= (4,):
+        pytest.skip("RabbitMQ 4 has a limit of its own, which is known")
     queue = Queue(place.rabbitmq, place.queue.name + "-limit", arguments={"x-queue-type": "quorum", **({} if limit is None else {"x-delivery-limit": limit})}).declare()
     try:
         queue.publish("m1", b"{}")

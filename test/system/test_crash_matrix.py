@@ -82,8 +82,8 @@ class Story:
             self.gate.wait_for_waiting()
             sidecar = bed.sidecar("victim", top=self.top, environment=failpoint, binary=BINARY, **self.keys)
             bed.queue.publish_many(["m1"] * 2)
-        elif self.scenario == "renewed":  # redelivered three times on a queue whose limit is unknown, and counts as 5
-            bed.queue = bed.new_queue("-renewed", arguments={"x-queue-type": "quorum"})
+        elif self.scenario == "renewed":  # redelivered three times on a queue with a limit of 5
+            bed.queue = bed.new_queue("-renewed", arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
             bed.queue.publish_many(["m1"])
             for _ in range(3):
                 bed.queue.wait_for_ready(1)

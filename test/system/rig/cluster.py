@@ -33,6 +33,10 @@ class Cluster:
         for node in others:
             for command in (["stop_app"], ["reset"], ["join_cluster", first.node], ["start_app"]):
                 node.rabbitmqctl(*command)
+        # Until the cluster has a name, each node reports its own.
+        first.rabbitmqctl("set_cluster_name", first.node)
+        for node in self.nodes:
+            wait_until(lambda node=node: first.node in node.rabbitmqctl("eval", "rabbit_nodes:cluster_name()."), "the nodes know the name", 60, 0.2)
         return self
 
     def leader(self, queue):
