@@ -124,9 +124,12 @@ static void check_sample(const struct config *c, const struct config_queue *q, s
         buf_add_text(&text, "no message is ready in it, so there is no sample");
     } else {
         kind = sample_describe(q, m, &text) ? FINDING_OK : FINDING_FAILED;
-        buf_add_text(&text, ". It was returned, which counts as a delivery");
-        if (is_near_the_limit(r, m, &text))
-            kind = FINDING_FAILED;
+        buf_add_text(&text, ". It was returned");
+        if (returns_are_counted(r)) {
+            buf_add_text(&text, ", which counts as a delivery");
+            if (is_near_the_limit(r, m, &text))
+                kind = FINDING_FAILED;
+        }
     }
     check_tell(s, kind, buf_text(&text));
     message_free(m);
@@ -413,9 +416,10 @@ int check_connections(const struct config *c, bool sample, struct findings *s)
 {
     if (sample) {
         s->where = "sample";
-        check_tell(s, FINDING_WARNING,
-                   "takes one message from each queue and returns it. A quorum queue counts this as a "
-                   "delivery of the message");
+        check_tell(
+            s, FINDING_WARNING,
+            "takes one message from each queue and returns it. A quorum queue before RabbitMQ 4.3 counts "
+            "this as a delivery of the message");
     }
     check_state_file(c, s);
     check_database(c, s);
