@@ -617,13 +617,15 @@ static int64_t circle_wait_ms(struct queue *q, const struct delivery *d)
 }
 
 /* A dead message that the queue's own dead-letter exchange redelivers waits once before it is rejected again.
- * Other copies of its id do not wait for it. STEP_STAY: not such a message. */
+ * Other copies of its id do not wait for it. Without a letter it waits only if it is not near the delivery limit.
+ * STEP_STAY: not such a message. */
 static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery *d, enum operation then)
 {
     static const char why[] = "the queue's dead-letter exchange leads back to it";
 
     assert(then == OP_REJECT || then == OP_DEAD_LETTER);
-    if (!d->copy.n_rejected || d->has_circled || q->drain || held_is_near(q, d))
+    if (!d->copy.n_rejected || d->has_circled || q->drain ||
+        (d->row_end != ROW_END_DEAD && held_is_near(q, d)))
         return step_stay();
     int64_t wait = circle_wait_ms(q, d);
     bool again = d->row_end == ROW_END_DEAD && d->message;

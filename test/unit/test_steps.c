@@ -853,6 +853,23 @@ static void test_a_dead_message_that_circles_waits_longer_each_round(void **stat
     }
 }
 
+/* RabbitMQ 4 keeps the number of deliveries when it dead-letters a message. */
+static void test_a_dead_message_that_circles_waits_near_the_delivery_limit_too(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct arrival a = bed_arrival(&b->q, "m");
+
+    a.copy.n_rejected = 4;
+    a.copy.delivery_count = 4;
+    queue_delivered(&b->q, b->now, &a);
+    struct delivery *d = bed_newest(b);
+
+    bed_asks(b, OP_RENEW);
+    bed_row(b, d, ROW_DEAD);
+    bed_waits_between(b, d, OP_REJECT, WAIT_CIRCLING, 200, 2000);
+    bed_end(b);
+}
+
 static void test_a_message_that_never_circled_is_rejected_at_once(void **state)
 {
     struct bed *b = bed_of(true);
@@ -1009,6 +1026,7 @@ int main(void)
         cmocka_unit_test(test_a_locked_row_is_read_at_growing_intervals),
         cmocka_unit_test(test_a_refused_item_is_tried_ever_more_rarely),
         cmocka_unit_test(test_a_dead_message_that_circles_waits_longer_each_round),
+        cmocka_unit_test(test_a_dead_message_that_circles_waits_near_the_delivery_limit_too),
         cmocka_unit_test(test_a_message_that_never_circled_is_rejected_at_once),
         cmocka_unit_test(test_a_circling_death_waits_for_the_breaker),
         cmocka_unit_test(test_a_message_without_attempts_waits_for_the_breaker),
