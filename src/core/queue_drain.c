@@ -6,6 +6,12 @@
 #include "core/notes.h"
 #include "core/order.h"
 
+enum {
+    HELD_RETURN_MS = 3000,              /* after the grace period, to release claims and return deliveries */
+    UNANSWERED_MS = HELD_RETURN_MS / 2, /* before its end: statements not answered by then get no answer */
+    UNPUBLISHED_MS = 500                /* before its end: copies not published by then are handled */
+};
+
 /* Requeues idle deliveries, once nothing new can arrive. Requests in flight may finish until the end of the grace
  * period. */
 static void drain_idle(struct queue *q, int64_t now_ms)
@@ -61,8 +67,6 @@ static bool drain_is_unanswered(const struct queue *q, int64_t now_ms, const str
  * unchanged. With a delivery limit of 0 that is each message. */
 static void drain_near(struct queue *q, int64_t now_ms)
 {
-    enum { UNPUBLISHED_MS = 500 }; /* before the end: copies not published by then are handled */
-
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
@@ -112,33 +116,46 @@ static void drain_all(struct queue *q, int64_t now_ms)
 
 void drain_step(struct queue *q, int64_t now_ms)
 {
-    enum { HELD_RETURN_MS = 3000, LEAVE_MS = 500 };
+    enum { LEAVE_MS = 500 };
     /* An ordered queue stays subscribed, since a cancel would hand it on before its deliveries have returned with the
      * connection. */
     bool stopped = q->consumer.state == CONSUMER_NONE || !q->generation || q->rules.ordered;
 
     if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE)
         return;
-    if (q->drain == DRAIN_RELEASING) {
-        drain_out(q, now_ms);
-        drain_asks(q, now_ms);
-    }
-    if (q->drain == DRAIN_RELEASING && q->drain_until_ms - now_ms <= HELD_RETURN_MS / 2)
-        drain_near(q, now_ms);
-    if (stopped && q->drain <= DRAIN_RELEASING)
-        drain_idle(q, now_ms);
     if (q->drain == DRAIN_FINISHING && now_ms >= q->drain_until_ms) {
         q->drain = DRAIN_RELEASING;
         q->drain_until_ms = now_ms + HELD_RETURN_MS;
     } else if (q->drain == DRAIN_RELEASING && now_ms >= q->drain_until_ms) {
         q->drain = DRAIN_LEAVING;
         q->drain_until_ms = now_ms + LEAVE_MS;
-    } else if (q->drain == DRAIN_LEAVING) {
-        drain_all(q, now_ms);
     }
+    if (q->drain == DRAIN_RELEASING) {
+        drain_out(q, now_ms);
+        drain_asks(q, now_ms);
+    }
+    if (q->drain == DRAIN_RELEASING && q->drain_until_ms - now_ms <= UNANSWERED_MS)
+        drain_near(q, now_ms);
+    if (stopped && q->drain <= DRAIN_RELEASING)
+        drain_idle(q, now_ms);
+    if (q->drain == DRAIN_LEAVING)
+        drain_all(q, now_ms);
     if ((stopped && (q->rules.ordered ? order_is_settled(q) : !queue_n_held(q))) ||
         (q->drain == DRAIN_LEAVING && now_ms >= q->drain_until_ms))
         q->drain = DRAIN_DONE;
+}
+
+int64_t drain_deadline(const struct queue *q, int64_t now_ms)
+{
+    const int64_t ends_ms = q->drain_until_ms;
+
+    if (q->drain == DRAIN_NO || q->drain == DRAIN_DONE || now_ms >= ends_ms)
+        return INT64_MAX;
+    if (q->drain == DRAIN_RELEASING && now_ms < ends_ms - UNANSWERED_MS)
+        return ends_ms - UNANSWERED_MS;
+    if (q->drain == DRAIN_RELEASING && now_ms < ends_ms - UNPUBLISHED_MS)
+        return ends_ms - UNPUBLISHED_MS;
+    return ends_ms;
 }
 
 void queue_drain(struct queue *q, int64_t now_ms, int64_t until_ms)

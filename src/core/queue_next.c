@@ -9,6 +9,7 @@
 #include "core/order.h"
 #include "core/pauses.h"
 #include "core/renewals.h"
+#include "core/steps.h"
 
 #include "onceward/core/message.h"
 
@@ -520,7 +521,5 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms)
         until = time_earlier(until, now_ms + STOP_LOOK_MS);
     if (q->consumer.state == CONSUMER_NONE && q->generation && q->consumer.not_before_ms > now_ms)
         until = time_earlier(until, q->consumer.not_before_ms);
-    if (q->drain && q->drain != DRAIN_DONE)
-        until = time_earlier(until, q->drain_until_ms > now_ms ? q->drain_until_ms : INT64_MAX);
-    return until;
+    return time_earlier(until, drain_deadline(q, now_ms));
 }

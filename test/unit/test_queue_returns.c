@@ -79,20 +79,32 @@ static void carry_out(struct world *w, const struct action *a)
         queue_stopped(&w->q, w->now, a->number);
 }
 
-static void run(struct world *w, int64_t until)
+static void turn(struct world *w)
 {
     struct action a;
 
-    for (; w->now < until; w->now += 10) {
-        queue_time(&w->q, w->now);
-        while (queue_next(&w->q, w->now, ALL & ~w->cannot, &a))
-            carry_out(w, &a);
-        queue_reap(&w->q);
-        if (database_wants_try(&w->database, w->now)) {
-            database_try_sent(&w->database);
-            database_tried(&w->database, w->now, !w->refuses, "disk full", UINT64_MAX / 2);
-        }
+    queue_time(&w->q, w->now);
+    while (queue_next(&w->q, w->now, ALL & ~w->cannot, &a))
+        carry_out(w, &a);
+    queue_reap(&w->q);
+    if (database_wants_try(&w->database, w->now)) {
+        database_try_sent(&w->database);
+        database_tried(&w->database, w->now, !w->refuses, "disk full", UINT64_MAX / 2);
     }
+}
+
+static void run(struct world *w, int64_t until)
+{
+    for (; w->now < until; w->now += 10)
+        turn(w);
+}
+
+/* Wakes the queue only when it asks for it. */
+static void run_deadlines(struct world *w, int64_t until)
+{
+    for (int64_t at; (at = queue_deadline(&w->q, w->now)) <= until; turn(w))
+        w->now = at > w->now ? at : w->now + 1;
+    w->now = until;
 }
 
 static struct world *world(enum queue_kind kind)
@@ -672,6 +684,45 @@ static void test_a_drain_publishes_a_message_whose_release_has_no_answer(void **
     end(w);
 }
 
+/* The database is silent since the claim, which the end of the grace period releases. Ends with its release sent. */
+static struct world *drain_without_answers(int64_t *ret_ends)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->works = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 100);
+    assert_int_equal(w->q.held.sent[OP_FORWARD].len, 1);
+    w->is_silent = true;
+    queue_drain(&w->q, w->now, w->now + 130);
+    run_deadlines(w, w->now + 130);
+    *ret_ends = w->q.drain_until_ms;
+    assert_int_equal(*ret_ends, w->now + 3000);
+    assert_int_equal(w->q.held.sent[OP_RELEASE].len, 1);
+    return w;
+}
+
+/* Half of the time for releases is left for the copy. */
+static void test_a_drain_waits_half_of_its_time_for_an_answer(void **state)
+{
+    int64_t ends;
+    struct world *w = drain_without_answers(&ends);
+
+    run_deadlines(w, ends - 1501);
+    assert_int_equal(w->q.held.sent[OP_RELEASE].len, 1);
+    assert_int_equal(w->n_published, 0);
+    run_deadlines(w, ends - 1500);
+    assert_int_equal(w->n_published, 1);
+    run_deadlines(w, ends - 1400);
+    assert_int_equal(w->n_acked, 1);
+    run_deadlines(w, ends + 1000);
+    assert_int_equal(w->n_published, 1);
+    assert_int_equal(w->n_requeued + w->n_buried, 0);
+    assert_int_equal(w->q.drain, DRAIN_DONE);
+    end(w);
+}
+
 /* The publisher sets no ids. */
 static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
@@ -835,6 +886,7 @@ int main(void)
         cmocka_unit_test(test_a_drain_stores_each_message_of_a_queue_with_a_limit_of_0),
         cmocka_unit_test(test_a_drain_stores_a_message_with_a_limit_of_0_that_it_has_claimed),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_has_no_answer),
+        cmocka_unit_test(test_a_drain_waits_half_of_its_time_for_an_answer),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
         cmocka_unit_test(test_a_standby_may_consume_and_a_paused_queue_may_not),
