@@ -52,15 +52,14 @@ static void drain_out(struct queue *q, int64_t now_ms)
     }
 }
 
-/* Does a statement about the delivery get no answer, although the drain is about to end? */
+/* Does a statement about the delivery get no answer, although the drain is about to end? A letter in place of a copy
+ * is sent late, and has until the end. */
 static bool drain_is_unanswered(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    enum { PATIENCE_MS = 1000 };
-
     if (operation_info(d->op)->link != LINK_DATABASE || d->wait == WAIT_RENEWAL)
         return false;
     return d->wait == WAIT_LOCKED || !database_is_up(q->database) ||
-           (d->phase == PHASE_SENT && now_ms - d->ready_ms >= PATIENCE_MS);
+           (d->phase == PHASE_SENT && q->drain_until_ms - now_ms > UNPUBLISHED_MS);
 }
 
 /* Publishes a copy of a message that the broker would drop when requeued, or stores it whole. The row is left
@@ -76,8 +75,9 @@ static void drain_near(struct queue *q, int64_t now_ms)
         if (drain_is_unanswered(q, now_ms, d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
         else if (d->phase == PHASE_WANTED && database_is_up(q->database) &&
-                 (d->wait == WAIT_LOCKED || (returns_leave_none(&q->returns) && held_is_idle(d)) ||
-                  (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS)))
+                 (d->op == OP_PUBLISH
+                      ? q->drain_until_ms - now_ms <= UNPUBLISHED_MS
+                      : d->wait == WAIT_LOCKED || (returns_leave_none(&q->returns) && held_is_idle(d))))
             life_go(q, now_ms, d, FACT_LEAVE, life_dead_letter_held(q, now_ms, d));
     }
 }

@@ -723,6 +723,25 @@ static void test_a_drain_waits_half_of_its_time_for_an_answer(void **state)
     end(w);
 }
 
+/* The letter has no answer for 500 ms, and the broker takes publications by then. */
+static void test_a_drain_keeps_the_letter_that_replaces_a_copy(void **state)
+{
+    int64_t ends;
+    struct world *w = drain_without_answers(&ends);
+
+    w->cannot = 1u << OP_PUBLISH;
+    run_deadlines(w, ends - 501);
+    assert_int_equal(w->q.held.wanted[OP_PUBLISH].len, 1);
+    run_deadlines(w, ends - 500);
+    assert_int_equal(w->q.held.sent[OP_DEAD_LETTER].len, 1);
+    w->cannot = 0;
+    turn(w);
+    run(w, ends);
+    assert_int_equal(w->q.held.sent[OP_DEAD_LETTER].len, 1);
+    assert_int_equal(w->n_published + w->n_requeued, 0);
+    end(w);
+}
+
 /* The publisher sets no ids. */
 static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
@@ -887,6 +906,7 @@ int main(void)
         cmocka_unit_test(test_a_drain_stores_a_message_with_a_limit_of_0_that_it_has_claimed),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_has_no_answer),
         cmocka_unit_test(test_a_drain_waits_half_of_its_time_for_an_answer),
+        cmocka_unit_test(test_a_drain_keeps_the_letter_that_replaces_a_copy),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
         cmocka_unit_test(test_a_standby_may_consume_and_a_paused_queue_may_not),
