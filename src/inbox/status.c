@@ -55,12 +55,22 @@ enum { H_CONSUMER, H_COUNT, H_OLDEST_DAY, H_ESTIMATED };
 
 struct status {
     struct admin *a;
+    const struct config *config;
     struct fleet fleet;
     PGresult *consumers, *reasons, *unfinished, *overdue, *history;
     FILE *out;
 };
 
 /* For people */
+
+/* The dead letters of the outbox belong to each configuration with an outbox. */
+static bool is_configured(const struct status *s, int row)
+{
+    const PGresult *r = s->consumers;
+
+    return field_text(r, row, C_CONFIGURED)[0] == 't' ||
+           (s->config->outbox.is_there && !strcmp(field_text(r, row, C_CONSUMER), DEAD_OUTBOX));
+}
 
 /* Lists consumers whose rows no sidecar seems to purge any more. */
 static void print_unused(const struct status *s)
@@ -69,7 +79,7 @@ static void print_unused(const struct status *s)
     struct buf names = {0};
 
     for (int i = 0; i < PQntuples(r); i++) {
-        if (field_text(r, i, C_CONFIGURED)[0] == 't' || field_text(r, i, C_USED)[0] == 't' ||
+        if (is_configured(s, i) || field_text(r, i, C_USED)[0] == 't' ||
             !strcmp(field_text(r, i, C_CONSUMER), DEAD_OUTBOX))
             continue;
         buf_add_text(&names, names.len ? ", " : "");
@@ -94,7 +104,7 @@ static void print_consumers(const struct status *s)
     for (size_t i = 0; i < t.n_columns; i++)
         table_add_text(&t, heads[i]);
     for (int i = 0; i < PQntuples(r); i++) {
-        bool configured = field_text(r, i, C_CONFIGURED)[0] == 't';
+        bool configured = is_configured(s, i);
         struct buf name = {0};
 
         buf_printf(&name, "%s%s", field_text(r, i, C_CONSUMER), configured ? "" : " *");
@@ -396,7 +406,7 @@ static int ask(struct status *s, const struct config *c, struct fault *f)
 
 int admin_status(struct admin *a, const struct config *c, bool json, FILE *out, struct fault *f)
 {
-    struct status s = {.a = a, .out = out};
+    struct status s = {.a = a, .config = c, .out = out};
     int answer;
 
     if (admin_check_schema(a, f))

@@ -1006,6 +1006,15 @@ def test_status_counts_and_names_the_ten_oldest(place):
     assert seen["oldest_unfinished"][0]["state"] == "processing" and seen["oldest_unfinished"][0]["token_window_ms"] < -500000
 
 
+def test_status_knows_the_outbox_of_the_configuration(place):
+    """Its dead letters have the consumer onceward-outbox. Without an outbox in the configuration they are another program's."""
+    place.letter("d1", consumer="onceward-outbox")
+    for outbox, mark in (({}, r" \*"), ({"outbox": {}}, "")):
+        out = good("status", "--config", place.write(top=outbox))
+        assert re.search(rf"^onceward-outbox{mark} +0 +0 +0 +0 +0 +0 +1 +-$", out, re.M), out
+        assert ("not in this configuration" in out) == (not outbox), out
+
+
 def test_status_says_how_rows_that_nobody_comes_for_are_forgotten(place):
     for i in range(3):
         place.row(f"f{i}", "failed", next_attempt="-8 days", window="-8 days")
