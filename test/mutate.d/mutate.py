@@ -35,7 +35,7 @@ import equivalent  # noqa: E402
 import operators  # noqa: E402
 import source  # noqa: E402
 
-CORE = re.compile(r'#include "(?:onceward/)?core/')
+CORE = re.compile(r'#include "(?:(?:onceward/)?core/|(?:core_)?bed\.h")')  # the beds include the core
 FEW_SEEDS, OUTBOX_SEEDS = 50, 100
 LONG = ("flow", "flow-defaults", "outages", "steady-killers")  # scenarios that take seconds
 SLOWER, LEAST_S, MEMORY = 10, 5, 4 << 30
