@@ -70,6 +70,34 @@ int command_use_formers(struct config *c, struct admin *a, const char **io_consu
     return 0;
 }
 
+bool command_is_configured(const struct config *c, const char *consumer)
+{
+    for (size_t i = 0; i < c->n_queues; i++)
+        if (!strcmp(c->queues[i].consumer, consumer))
+            return true;
+    return false;
+}
+
+int command_no_consumer(const char *command, const char *path, const char *consumer)
+{
+    fprintf(stderr, "onceward %s: there is no consumer \"%s\"; `onceward status --config %s` lists them\n",
+            command, consumer, path);
+    return STATUS_FAILED;
+}
+
+int command_check_consumer(const char *command, const char *path, const struct config *c, struct admin *a,
+                           const char *consumer)
+{
+    struct fault f = {0};
+    bool is_own = !consumer || command_is_configured(c, consumer) ||
+                  (c->outbox.is_there && !strcmp(consumer, DEAD_OUTBOX));
+    int known = is_own ? 1 : admin_knows_consumer(a, consumer, &f);
+
+    if (known < 0)
+        return command_fail(&f);
+    return known ? STATUS_DONE : command_no_consumer(command, path, consumer);
+}
+
 void command_close(struct config *c, struct admin *a)
 {
     admin_close(a);

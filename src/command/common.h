@@ -40,6 +40,16 @@ void command_close(struct config *c, struct admin *a);
  * *io_consumer, a name that the operator typed; NULL: none. The schema must exist. 0, or -1 with f. */
 int command_use_formers(struct config *c, struct admin *a, const char **io_consumer, struct fault *f);
 
+bool command_is_configured(const struct config *c, const char *consumer);
+
+/* Prints that there is no consumer of this name. Returns STATUS_FAILED. */
+int command_no_consumer(const char *command, const char *path, const char *consumer);
+
+/* Refuses a name of which neither the configuration nor the database has anything: a typing error. NULL: any consumer.
+ * The schema must exist. STATUS_DONE, or the exit status after an error on standard error. */
+int command_check_consumer(const char *command, const char *path, const struct config *c, struct admin *a,
+                           const char *consumer);
+
 /* Prints "onceward: TEXT" to standard error. Returns STATUS_FAILED. */
 int command_fail(const struct fault *f);
 

@@ -51,14 +51,6 @@ static int check(const struct order *o)
     return STATUS_DONE;
 }
 
-static bool is_configured(const struct config *c, const char *consumer)
-{
-    for (size_t i = 0; i < c->n_queues; i++)
-        if (!strcmp(c->queues[i].consumer, consumer))
-            return true;
-    return false;
-}
-
 /* Finds the consumer. An unknown one is a typing error: no replica would ever read the command. */
 static int find(struct order *o, struct config *c, struct admin *a, struct fault *f)
 {
@@ -74,11 +66,9 @@ static int find(struct order *o, struct config *c, struct admin *a, struct fault
         known = admin_find_consumer(a, o->consumer, NULL, &o->n_replicas, f);
     if (known < 0)
         return command_fail(f);
-    if (known || is_configured(c, o->consumer))
+    if (known || command_is_configured(c, o->consumer))
         return STATUS_DONE;
-    fprintf(stderr, "onceward %s: there is no consumer \"%s\"; `onceward status --config %s` lists them\n",
-            o->command, o->consumer, o->config);
-    return STATUS_FAILED;
+    return command_no_consumer(o->command, o->config, o->consumer);
 }
 
 /* --- output --- */

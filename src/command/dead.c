@@ -141,7 +141,7 @@ static int dead_act(const struct action *action, struct dead_options *o)
         return status;
     if (admin_check_schema(a, &f) || command_use_formers(c, a, &o->filter.consumer, &f))
         status = command_fail(&f);
-    else
+    else if (!(status = command_check_consumer("dead", o->config, c, a, o->filter.consumer)))
         status = action->run(o, c, a);
     command_close(c, a);
     return status;

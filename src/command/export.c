@@ -332,6 +332,11 @@ static int export(struct options *o, struct export_run *e)
         command_close(c, e->admin);
         return command_fail(&e->fault);
     }
+    status = command_check_consumer("export", o->config, c, e->admin, o->consumer);
+    if (status) {
+        command_close(c, e->admin);
+        return status;
+    }
     asked_write(&asked, o);
     if (export_file_open(&e->file, o->output, buf_slice(&asked), &e->fault) ||
         (!e->file.has_ended && find_time(e)))

@@ -81,12 +81,8 @@ static int check_queue(const struct options *o, const struct config *c, struct a
         owners.is_own |=
             strcmp(c->queues[i].consumer, o->consumer) == 0 && strcmp(c->queues[i].queue, o->to) == 0;
     }
-    if (!owners.is_known) {
-        fprintf(stderr,
-                "onceward replay: there is no consumer \"%s\"; `onceward status --config %s` lists them\n",
-                o->consumer, o->config);
-        return STATUS_FAILED;
-    }
+    if (!owners.is_known)
+        return command_no_consumer("replay", o->config, o->consumer);
     if (!owners.is_own)
         return STATUS_DONE;
     fprintf(

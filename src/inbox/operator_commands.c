@@ -52,6 +52,19 @@ int admin_find_consumer(struct admin *a, const char *consumer, const char *queue
     return known;
 }
 
+int admin_knows_consumer(struct admin *a, const char *consumer, struct fault *f)
+{
+    const char *const params[] = {consumer};
+    PGresult *r;
+    int known;
+
+    if (session_once(a, sql_query("consumer_known"), 1, params, &r, f))
+        return -1;
+    known = field_text(r, 0, 0)[0] == 't';
+    PQclear(r);
+    return known;
+}
+
 int admin_pause(struct admin *a, const char *consumer, bool paused, const char *reason, const char *by,
                 bool *ret_changed, struct fault *f)
 {

@@ -1080,6 +1080,22 @@ def test_a_letter_whose_message_was_completed_since_says_so(place):
     assert "was completed meanwhile" in out
 
 
+def test_dead_refuses_a_consumer_that_does_not_exist(place):
+    """A consumer exists if the configuration has it, or if the database has its record, a row or a dead letter."""
+    commands = [("list",), ("list", "--json"), ("show", "--json"), ("redrive",), ("redrive", "--dry-run"), ("discard",)]
+    for words in commands:
+        done = run("dead", *words, "--config", place.path, "--consumer", "typo")
+        assert done.status == 1 and not done.out and 'onceward dead: there is no consumer "typo"' in done.err, done.text
+    place.letter("a", consumer="letters")
+    place.postgres.query("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES ('recorded', 'b', '/', 'recorded')")
+    place.row("m1", "completed")
+    place.postgres.query("UPDATE onceward.inbox SET consumer = 'rows'")
+    for consumer in ("letters", "recorded", "rows", place.queue.name):
+        good("dead", "list", "--config", place.path, "--consumer", consumer)
+    assert run("dead", "list", "--config", place.path, "--consumer", "onceward-outbox").status == 1
+    good("dead", "list", "--config", place.write(top={"outbox": {}}), "--consumer", "onceward-outbox")
+
+
 def test_dead_list_is_a_table_and_filters(place):
     old = place.letter("a", age="3 days")
     new = place.letter("b", reason="permanent", error="answered 400\nsecond \u202eline")

@@ -300,6 +300,13 @@ def test_a_login_that_only_reads_is_enough(bed, idle):
         bed.postgres.query(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+def test_a_consumer_that_does_not_exist_is_an_error_and_an_empty_one_is_not(bed, idle):
+    path = os.path.join(bed.folder, "typo.jsonl")
+    lines, said = export(idle, "--consumer", "typo", "--output", path, status=1)
+    assert not lines and 'onceward export: there is no consumer "typo"' in said and not os.path.exists(path), said
+    assert "0 rows, 0 letters" in export(idle, "--consumer", bed.queue.name)[1]
+
+
 def test_an_export_of_compacted_rows_fails_unless_they_are_allowed(bed, idle):
     """The configuration has no compact_after any more: the database knows what was moved."""
     fill(bed)
@@ -313,6 +320,7 @@ def test_an_export_of_compacted_rows_fails_unless_they_are_allowed(bed, idle):
         assert len(lines) >= 3 and "have replaced them" in said
     for arguments in (("--since", "1h"), ("--letters",), ("--messages",)):
         assert "have replaced them" not in export(idle, *here, *arguments)[1]
+    bed.rows("INSERT INTO onceward.consumer (consumer, broker, vhost, queue) VALUES ('another', 'b', '/', 'another')")
     assert "have replaced them" not in export(idle, "--consumer", "another")[1]
     assert "have replaced them" in export(idle, status=1)[1]
 
