@@ -11,8 +11,9 @@
  *   ACTIVE, nothing is held ── the same ──▶ closes, subscribes again; the owner is active now
  *   ACTIVE, messages are held ── the others have had the time to step behind ──▶ order_stop, subscribes again
  *
- * Only the last step returns messages, and the broker counts a delivery for each of them. So it happens once a minute
- * at most. If another replica than the owner becomes active, it does as the former one did.
+ * Without a change of the members, a replica steps once a minute at most. Only the last kind of step returns messages,
+ * and the broker counts a delivery for each of them. So it happens once a minute at most in every case. If another
+ * replica than the owner becomes active, it does as the former one did.
  *
  * Consumer priorities would choose the owner, too, and would return fewer messages. But only quorum queues of RabbitMQ
  * 4 know them, and 4.3.6 does not forget an active consumer whose channel ends while a higher priority waits for its
@@ -33,7 +34,7 @@
 enum {
     SETTLE_MS = 800,  /* replicas that start together see each other first */
     OTHERS_MS = 2500, /* interval of the reports: the others have stepped behind the owner by then */
-    RETURN_AGAIN_MS = 60000,
+    STEP_AGAIN_MS = 60000,
     KNOWN_MS = 10000, /* a report of the replicas counts for this long: a slow database delays the next one */
     SUBSCRIBE_AGAIN_MS = 1000,
 };
@@ -226,8 +227,11 @@ int64_t handover_channel_lost(struct queue *q, int64_t now_ms, bool is_planned)
     struct handover *h = &q->handover;
     bool others_wait = is_planned && !h->steps;
 
-    if (is_planned && h->steps && q->held.unacked.len)
-        h->returned_ms = now_ms;
+    if (is_planned && h->steps) {
+        h->stepped_ms = now_ms;
+        if (q->held.unacked.len)
+            h->returned_ms = now_ms;
+    }
     h->is_active = h->steps = false;
     h->wanted_ms = 0;
     return others_wait ? now_ms + SUBSCRIBE_AGAIN_MS : now_ms;
@@ -252,13 +256,21 @@ static bool is_before_the_owner(const struct queue *q, int64_t now_ms)
            !q->drain && !order_is_stopping(q);
 }
 
-/* May the messages that are held go back to the broker? */
-static bool may_return(const struct queue *q, int64_t now_ms)
+static bool is_long_ago(int64_t at_ms, int64_t now_ms)
+{
+    return !at_ms || now_ms - at_ms >= STEP_AGAIN_MS;
+}
+
+/* While replicas differ about the partitions, each may consider the other one the owner. */
+static bool may_step(const struct queue *q, int64_t now_ms)
 {
     const struct handover *h = &q->handover;
 
-    return now_ms - h->wanted_ms >= OTHERS_MS &&
-           (!h->returned_ms || now_ms - h->returned_ms >= RETURN_AGAIN_MS);
+    if (h->stepped_ms >= q->share->members.since_ms && !is_long_ago(h->stepped_ms, now_ms))
+        return false;
+    if (!q->held.unacked.len)
+        return !pause_is_any_on(q);
+    return now_ms - h->wanted_ms >= OTHERS_MS && is_long_ago(h->returned_ms, now_ms);
 }
 
 void handover_step(struct queue *q, int64_t now_ms)
@@ -273,7 +285,7 @@ void handover_step(struct queue *q, int64_t now_ms)
     }
     if (!h->wanted_ms)
         h->wanted_ms = now_ms;
-    if (n_held ? !may_return(q, now_ms) : pause_is_any_on(q))
+    if (!may_step(q, now_ms))
         return;
     order_stop(q, now_ms, "another replica takes the queue over");
     h->steps = order_is_stopping(q);

@@ -179,6 +179,7 @@ static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, c
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason)
 {
     enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404 };
+    bool steps = q->handover.steps; /* which is not worth a line */
     struct link *k;
 
     if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)
@@ -200,7 +201,7 @@ void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *r
 
         tell_channel_lost(q, code == NOT_FOUND, wait_ms, reason);
         q->consumer.not_before_ms = now_ms + wait_ms;
-    } else if (q->consumer.n_failures < 0) {
+    } else if (q->consumer.n_failures < 0 && !steps) {
         q->consumer.n_failures = 0;
     }
     q->consumer.watch.no_queue = code == NOT_FOUND;

@@ -883,7 +883,7 @@ static void check_handover(struct world *w, struct sidecar *s, int queue)
     struct handover_counts *h = &s->queues[queue].handover;
     int64_t patience_us = 2 * REPORTS_US + 10000000 + rules_of(w, queue)->token_window_ms * 1000;
 
-    if (h->returned_us)
+    if (h->n_steps)
         patience_us += RETURN_AGAIN_US;
     if (!h->even_us || h->even_us < s->frozen_until_us || !step_is_due(w, s, queue))
         h->even_us = w->now_us;

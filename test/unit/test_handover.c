@@ -211,6 +211,7 @@ static void test_an_idle_replica_steps_behind_the_owner_once_the_members_are_set
     assert_int_equal(w->n_subscribed, 3);
     assert_int_equal(w->n[EVENT_RETURNED], 0);
     assert_int_equal(w->n[EVENT_HANDOVER], 0);
+    assert_int_equal(w->n[EVENT_CONSUMING], 2); /* of the start */
     assert_int_equal(w->q[not_owned(w)].handover.behind, 1);
     end(w);
 }
@@ -231,10 +232,26 @@ static void test_it_steps_once_for_each_subscription_of_the_owner(void **state)
 {
     struct world *w = world();
 
-    report_for(w, 1, 20000);
+    report_for(w, 1, 70000);
     assert_int_equal(w->n_reopened, 1);
     report_for(w, 2, 20000);
     assert_int_equal(w->n_reopened, 2);
+    end(w);
+}
+
+/* Two replicas that differ about the partitions may each step behind the other one. */
+static void test_it_steps_once_a_minute_at_most_unless_the_members_change(void **state)
+{
+    struct world *w = world();
+
+    for (int64_t i = 1; i <= 50; i++)
+        report_for(w, i, 1000);
+    assert_int_equal(w->n_reopened, 1);
+    report_for(w, 51, 20000);
+    assert_int_equal(w->n_reopened, 2);
+    report(w, OTHER + 1, 1, 2);
+    report_for(w, 52, 5000);
+    assert_int_equal(w->n_reopened, 3);
     end(w);
 }
 
@@ -288,7 +305,7 @@ static void test_it_keeps_the_partition_that_it_owns(void **state)
 
     report(w, OTHER, 1, 2);
     deliver(w, 1 - not_owned(w));
-    report_for(w, 1, 5000);
+    report_for(w, 1, 70000);
     report_for(w, 2, 5000);
     assert_int_equal(w->n[EVENT_RETURNED], 0);
     assert_int_equal(w->n_reopened, 2); /* both of the other partition */
@@ -413,6 +430,7 @@ int main(void)
         cmocka_unit_test(test_an_idle_replica_steps_behind_the_owner_once_the_members_are_settled),
         cmocka_unit_test(test_it_subscribes_again_at_once),
         cmocka_unit_test(test_it_steps_once_for_each_subscription_of_the_owner),
+        cmocka_unit_test(test_it_steps_once_a_minute_at_most_unless_the_members_change),
         cmocka_unit_test(test_it_is_behind_an_owner_whom_it_knew_when_it_subscribed),
         cmocka_unit_test(test_an_idle_replica_does_not_step_while_it_pauses),
         cmocka_unit_test(test_an_active_replica_returns_what_it_holds_to_the_owner),

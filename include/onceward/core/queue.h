@@ -193,7 +193,8 @@ struct queue {
         bool steps;          /* the channel is closed so that this replica steps behind the owner */
         int64_t heard_ms;    /* time of the latest report of the other replicas */
         int64_t wanted_ms;   /* time from which it should step behind the owner; 0: it need not */
-        int64_t returned_ms; /* time at which it last returned messages for that; 0: never */
+        int64_t stepped_ms;  /* latest time at which it did; 0: never */
+        int64_t returned_ms; /* the same, with messages that it held */
     } handover;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
