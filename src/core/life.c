@@ -1313,12 +1313,25 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
     return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
 }
 
+/* A Retry-After of 0 must not lead to a busy loop: its wait is at least the shortest backoff. As the header counts
+ * whole seconds, each other value outranks the backoff. */
+static int64_t asked_wait_ms(const struct queue *q, const struct delivery *d, int64_t retry_after_ms)
+{
+    enum { SECOND_MS = 1000 };
+    int64_t least = backoff_ms(q->rules.backoff_ms, q->rules.max_backoff_ms, d->n_given_back, 0);
+
+    if (least > SECOND_MS)
+        least = SECOND_MS;
+    return retry_after_ms > least ? retry_after_ms : least;
+}
+
 static struct step life_not_now(struct queue *q, struct delivery *d, int64_t retry_after_ms)
 {
     int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
 
     d->outcome.request = REQUEST_PUT_OFF;
-    return life_release(d, retry_after_ms >= 0 ? retry_after_ms : backoff, row_as_it_is());
+    return life_release(d, retry_after_ms >= 0 ? asked_wait_ms(q, d, retry_after_ms) : backoff,
+                        row_as_it_is());
 }
 
 /* The application answered, so this message did not crash it, and need not be alone any more. */

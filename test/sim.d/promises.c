@@ -126,6 +126,25 @@ static void check_backoff(struct world *w, const struct batch_item *item, int n_
                       item->truth->id, (long long)delay, n_most, (long long)least, (long long)most);
 }
 
+/* Retry-After is obeyed. If it is shorter than a second and the shortest backoff, that or a second is the wait. */
+static void check_retry_after(struct world *w, const struct batch_item *item, const struct free_ends *f,
+                              int64_t asked_ms)
+{
+    enum { SECOND_MS = 1000 };
+    const struct queue_rules *r = rules_of(w, item->queue);
+    int64_t delay = item->ask.delay_us / 1000, least = bound_of_backoff(r, f->n_not_now) / 10,
+            most = bound_of_backoff(r, f->n_free) / 10;
+
+    least = least < SECOND_MS ? least : SECOND_MS;
+    most = most < SECOND_MS ? most : SECOND_MS;
+    least = asked_ms > least ? asked_ms : least;
+    most = asked_ms > most ? asked_ms : most;
+    if (delay < least || delay > most)
+        oracle_broken(
+            w, "retry-after", "%s waits for %lld ms, and Retry-After says %lld: %lld to %lld are promised",
+            item->truth->id, (long long)delay, (long long)asked_ms, (long long)least, (long long)most);
+}
+
 /* Checks the wait after an attempt that is not charged: it grows with the number of such ends in this delivery. */
 static void check_wait(struct world *w, const struct batch_item *item, const struct post *p,
                        const struct delivery *d)
@@ -136,9 +155,8 @@ static void check_wait(struct world *w, const struct batch_item *item, const str
     switch (meaning_of(w, p)) {
     case MEANS_NOT_NOW:
         if (p->retry_after_ms >= 0) {
-            if (delay != p->retry_after_ms && !delivery_release(d)->then_requeue)
-                oracle_broken(w, "retry-after", "%s waits for %lld ms, and Retry-After says %lld",
-                              item->truth->id, (long long)delay, (long long)p->retry_after_ms);
+            if (!delivery_release(d)->then_requeue)
+                check_retry_after(w, item, &item->truth->free[p->sidecar->index], p->retry_after_ms);
         } else if (!delivery_release(d)->then_requeue) {
             check_backoff(w, item, item->truth->free[p->sidecar->index].n_not_now,
                           item->truth->free[p->sidecar->index].n_free, false);

@@ -124,7 +124,8 @@ static void test_not_now_waits_as_asked(void **state)
 {
     static const struct {
         int64_t retry_after_ms, least, most;
-    } cases[] = {{-1, 100, 1000}, {0, 0, 0}, {1, 1, 1}, {3600000, 3600000, 3600000}};
+    } cases[] = {
+        {-1, 100, 1000}, {0, 100, 100}, {99, 100, 100}, {101, 101, 101}, {3600000, 3600000, 3600000}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct bed *b = bed_of(true);
@@ -147,6 +148,28 @@ static void test_not_now_waits_as_asked(void **state)
         assert_int_equal(bed_told(b, EVENT_GIVEN_BACK)->ms, delay_ms);
         bed_end(b);
     }
+}
+
+/* A Retry-After of 0 in a series must not be a busy loop, and a second is obeyed. */
+static void test_not_now_at_once_waits_longer_up_to_a_second(void **state)
+{
+    static const int64_t waits_ms[] = {100, 200, 400, 800, 1000, 1000};
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    for (size_t i = 0; i < sizeof(waits_ms) / sizeof(waits_ms[0]); i++) {
+        bed_answer_of(b, d, (struct answer){.kind = ANSWER_STATUS, .status = 409});
+        assert_int_equal(delivery_delay_ms(d), waits_ms[i]);
+        bed_asks(b, OP_RELEASE);
+        bed_row(b, d, ROW_RELEASED);
+        bed_pass(b, waits_ms[i]);
+        bed_asks(b, OP_CLAIM);
+        bed_row(b, d, ROW_CLAIMED);
+        bed_does(b, ACTION_FORWARD);
+    }
+    bed_answer_of(b, d, (struct answer){.kind = ANSWER_STATUS, .status = 409, .retry_after_ms = 1000});
+    assert_int_equal(delivery_delay_ms(d), 1000);
+    bed_end(b);
 }
 
 /* Each wait is longer, as with failures. */
@@ -1002,6 +1025,7 @@ int main(void)
         cmocka_unit_test(test_a_failure_waits_longer_each_time),
         cmocka_unit_test(test_a_failure_without_an_end_waits_for_a_window),
         cmocka_unit_test(test_not_now_waits_as_asked),
+        cmocka_unit_test(test_not_now_at_once_waits_longer_up_to_a_second),
         cmocka_unit_test(test_not_now_again_and_again_waits_longer),
         cmocka_unit_test(test_not_now_after_a_retry_of_a_held_message_waits_briefly),
         cmocka_unit_test(test_what_was_not_sent_waits_for_the_probe_alone),
