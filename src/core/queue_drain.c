@@ -52,14 +52,11 @@ static void drain_out(struct queue *q, int64_t now_ms)
     }
 }
 
-/* Does a statement about the delivery get no answer, although the drain is about to end? A letter in place of a copy
- * is sent late, and has until the end. */
-static bool drain_is_unanswered(const struct queue *q, int64_t now_ms, const struct delivery *d)
+/* Is a statement about the delivery still without an answer, sent or not? The drain is about to end. A message that was
+ * renewed too often is not renewed again. */
+static bool drain_is_unanswered(const struct delivery *d)
 {
-    if (operation_info(d->op)->link != LINK_DATABASE || d->wait == WAIT_RENEWAL)
-        return false;
-    return d->wait == WAIT_LOCKED || !database_is_up(q->database) ||
-           (d->phase == PHASE_SENT && q->drain_until_ms - now_ms > UNPUBLISHED_MS);
+    return operation_info(d->op)->link == LINK_DATABASE && d->wait != WAIT_RENEWAL;
 }
 
 /* Publishes a copy of a message that the broker would drop when requeued, or stores it whole. The row is left
@@ -72,7 +69,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
         next = k->next;
         if (!d->message || !life_must_stay(q, d))
             continue;
-        if (drain_is_unanswered(q, now_ms, d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
+        if (drain_is_unanswered(d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
         else if (d->phase == PHASE_WANTED && database_is_up(q->database) &&
                  (d->op == OP_PUBLISH

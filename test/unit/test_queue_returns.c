@@ -723,6 +723,30 @@ static void test_a_drain_waits_half_of_its_time_for_an_answer(void **state)
     end(w);
 }
 
+/* A database that is silent about others may take no further statement. */
+static void test_a_drain_publishes_a_message_whose_release_was_not_sent(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    int64_t ends;
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->works = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 100);
+    w->cannot = 1u << OP_RELEASE;
+    queue_drain(&w->q, w->now, w->now + 130);
+    run_deadlines(w, w->now + 130);
+    ends = w->q.drain_until_ms;
+    run_deadlines(w, ends - 1501);
+    assert_int_equal(w->q.held.wanted[OP_RELEASE].len, 1);
+    run_deadlines(w, ends - 1400);
+    assert_int_equal(w->n_published, 1);
+    assert_int_equal(w->n_acked, 1);
+    run_deadlines(w, ends + 1000);
+    assert_int_equal(w->n_requeued + w->n_buried, 0);
+    end(w);
+}
+
 /* The letter has no answer for 500 ms, and the broker takes publications by then. */
 static void test_a_drain_keeps_the_letter_that_replaces_a_copy(void **state)
 {
@@ -906,6 +930,7 @@ int main(void)
         cmocka_unit_test(test_a_drain_stores_a_message_with_a_limit_of_0_that_it_has_claimed),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_has_no_answer),
         cmocka_unit_test(test_a_drain_waits_half_of_its_time_for_an_answer),
+        cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_was_not_sent),
         cmocka_unit_test(test_a_drain_keeps_the_letter_that_replaces_a_copy),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
