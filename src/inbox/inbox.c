@@ -43,6 +43,12 @@ enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, 
     return i->queues.registrations[queue];
 }
 
+bool inbox_is_of_other_broker(const struct inbox *i, size_t queue)
+{
+    assert(queue < i->queues.n);
+    return i->queues.registrations[queue] == INBOX_REFUSED && i->queues.of_other_broker[queue];
+}
+
 const char *inbox_range(const struct inbox *i, size_t queue)
 {
     assert(queue < i->queues.n);

@@ -49,6 +49,7 @@ void queues_init(struct queues *q, const struct inbox_queue *list, size_t n)
                          .ranges = mem_zalloc(n, sizeof(*q->ranges)),
                          .formers = mem_zalloc(n, sizeof(*q->formers)),
                          .ended = mem_zalloc(n, sizeof(*q->ended)),
+                         .of_other_broker = mem_zalloc(n, sizeof(*q->of_other_broker)),
                          .n = n};
     for (size_t i = 0; i < n; i++) {
         q->list[i] = list[i];
@@ -78,6 +79,7 @@ void queues_deinit(struct queues *q)
     mem_clear(&q->ranges);
     mem_clear(&q->formers);
     mem_clear(&q->ended);
+    mem_clear(&q->of_other_broker);
     mem_clear(&q->list);
     mem_clear(&q->ranks);
     mem_clear(&q->registrations);
@@ -198,6 +200,7 @@ static void refusal_set(struct queues *q, size_t at, const PGresult *result, int
         registration_refuse_mode(&r, k->order_key, result_text(result, row, R_FORMER),
                                  strcmp(answer, "running") == 0, &f);
     } else {
+        q->of_other_broker[at] = registration_is_of_other_broker(&r);
         registration_refuse(&r, &f);
     }
     free(q->refusals[at]); /* the schema never returns two rows for one queue */
@@ -233,6 +236,7 @@ int queues_registered(struct queues *q, const PGresult *result, struct fault *f)
         q->registrations[i] = INBOX_REGISTERED;
         mem_clear(&q->refusals[i]);
         mem_clear(&q->ranges[i]);
+        q->of_other_broker[i] = false;
     }
     for (int row = 0; row < PQntuples(result); row++)
         if (row_is_changes(result, row))

@@ -15,6 +15,12 @@ static void add_quoted(struct buf *b, const char *before, const char *name)
         buf_printf(b, "%s\"%s\"", before, name);
 }
 
+bool registration_is_of_other_broker(const struct registration *r)
+{
+    return r->broker && strcmp(r->broker, r->other_broker) != 0 && r->vhost &&
+           strcmp(r->vhost, r->other_vhost) == 0 && strcmp(r->queue, r->other_queue) == 0;
+}
+
 void registration_refuse(const struct registration *r, struct fault *f)
 {
     bool moved = r->broker && r->other_broker && strcmp(r->broker, r->other_broker) != 0;

@@ -12,6 +12,9 @@ struct registration {
     const char *former;
 };
 
+/* Is the other queue this one at a broker of another name? */
+bool registration_is_of_other_broker(const struct registration *r);
+
 /* Writes the reason for a refusal, and the remedy, as `run` and `check` show it. */
 void registration_refuse(const struct registration *r, struct fault *f);
 void registration_refuse_taken(const struct registration *r, struct fault *f);

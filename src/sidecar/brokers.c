@@ -290,6 +290,24 @@ static void watch_kind(struct sidecar_queue *sq)
     }
 }
 
+/* Must the broker be asked for its name again? A connection gets it once. Only while no queue of the connection has
+ * deliveries, which would be lost. */
+static bool must_ask_name(const struct sidecar *s, const struct broker_link *k)
+{
+    bool must = false;
+
+    if (!s->database.inbox || k->closing || s->now_ms - k->dial.up_ms < FAILPOINT_MS(BROKER_NAME))
+        return false;
+    for (size_t i = 0; i < s->n_queues; i++) {
+        const struct sidecar_queue *sq = &s->queues[i];
+
+        if (is_on(k, sq) && (sq->core.drain || queue_n_held(&sq->core)))
+            return false;
+        must |= is_on(k, sq) && inbox_is_of_other_broker(s->database.inbox, sq->config->entry);
+    }
+    return must;
+}
+
 static void tick(struct sidecar *s, struct broker_link *k)
 {
     struct fault f = {0};
@@ -302,7 +320,9 @@ static void tick(struct sidecar *s, struct broker_link *k)
     for (size_t i = 0; i < s->n_queues && !k->closing; i++)
         if (is_on(k, &s->queues[i]))
             watch_kind(&s->queues[i]);
-    if (broker_tick(k->broker, &f))
+    if (must_ask_name(s, k))
+        lost(s, k, "a consumer belongs to a broker of another name: this one is asked for its name again");
+    else if (broker_tick(k->broker, &f))
         lost(s, k, f.text);
 }
 

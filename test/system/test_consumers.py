@@ -125,6 +125,26 @@ def test_a_queue_at_another_broker_is_refused(bed):
     bed.assert_once("m1", "m2")
 
 
+@needs_failpoints
+def test_a_broker_that_gets_its_name_later_is_asked_again(bed):
+    """Each node of a new cluster reports its own name until the cluster has one."""
+    first = bed.sidecar()
+    bed.queue.publish("m1")
+    first.wait_for("completed", message_id="m1")
+    assert first.term() == 0
+    broker = bed.rows("SELECT broker FROM onceward.consumer WHERE consumer = %s", bed.queue.name)[0]["broker"]
+    proxy = bed.new_proxy(bed.rabbitmq.port)
+    proxy.rewrites = [(broker.encode(), broker[::-1].encode())]
+    bed.queue.publish("m2")
+    second = bed.sidecar(wait=False, environment=quick("broker_name_ms=1000"), top={"broker": {"url": bed.rabbitmq.url(port=proxy.port)}})
+    assert f'at broker "{broker[::-1]}"' in second.wait_for("refused")["reason"]
+    wait_until(lambda: proxy.n_accepted >= 3, lambda: f"{proxy.n_accepted} connections", 30)
+    assert bed.queue.n_ready == 1 and len(second.find("refused")) == 1
+    proxy.rewrites = []
+    second.wait_for("completed", message_id="m2")
+    bed.assert_once("m1", "m2")
+
+
 def test_another_consumer_name_is_refused_unless_it_takes_the_former_over(bed):
     """Under a name of its own, messages that were completed under the former one would be done again."""
     ids = [f"m{i}" for i in range(40)]

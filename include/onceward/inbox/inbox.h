@@ -91,6 +91,10 @@ enum inbox_registration {
 /* May items of this queue be submitted? If not, f is set (f may be NULL). */
 enum inbox_registration inbox_registration(const struct inbox *i, size_t queue, struct fault *f);
 
+/* Is the queue refused only because its record names another broker? Each node of a new RabbitMQ cluster reports its
+ * own name until the cluster has one. */
+bool inbox_is_of_other_broker(const struct inbox *i, size_t queue);
+
 /* Consumer name that the queue is registered under, which its rows have: its own, or the former one in takes_over.
  * Valid until the inbox is freed, once it is the former one or the queue is registered. */
 const char *inbox_consumer(const struct inbox *i, size_t queue);
