@@ -685,11 +685,11 @@ static void test_a_drain_publishes_a_message_whose_release_has_no_answer(void **
 }
 
 /* The database is silent since the claim, which the end of the grace period releases. Ends with its release sent. */
-static struct world *drain_without_answers(int64_t *ret_ends)
+static struct world *drain_without_answers(int64_t delivery_limit, int64_t *ret_ends)
 {
     struct world *w = world(KIND_QUORUM);
 
-    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = delivery_limit;
     w->works = true;
     deliver(w, 0, 10);
     run(w, w->now + 100);
@@ -707,7 +707,7 @@ static struct world *drain_without_answers(int64_t *ret_ends)
 static void test_a_drain_waits_half_of_its_time_for_an_answer(void **state)
 {
     int64_t ends;
-    struct world *w = drain_without_answers(&ends);
+    struct world *w = drain_without_answers(0, &ends);
 
     run_deadlines(w, ends - 1501);
     assert_int_equal(w->q.held.sent[OP_RELEASE].len, 1);
@@ -720,6 +720,20 @@ static void test_a_drain_waits_half_of_its_time_for_an_answer(void **state)
     assert_int_equal(w->n_published, 1);
     assert_int_equal(w->n_requeued + w->n_buried, 0);
     assert_int_equal(w->q.drain, DRAIN_DONE);
+    end(w);
+}
+
+/* The broker redelivers it. */
+static void test_a_drain_requeues_a_message_far_from_its_limit_without_an_answer(void **state)
+{
+    int64_t ends;
+    struct world *w = drain_without_answers(LIMIT, &ends);
+
+    run_deadlines(w, ends - 10);
+    assert_int_equal(w->q.held.sent[OP_RELEASE].len, 1);
+    run_deadlines(w, ends + 1000);
+    assert_int_equal(w->n_requeued, 1);
+    assert_int_equal(w->n_published + w->n_buried, 0);
     end(w);
 }
 
@@ -751,7 +765,7 @@ static void test_a_drain_publishes_a_message_whose_release_was_not_sent(void **s
 static void test_a_drain_keeps_the_letter_that_replaces_a_copy(void **state)
 {
     int64_t ends;
-    struct world *w = drain_without_answers(&ends);
+    struct world *w = drain_without_answers(0, &ends);
 
     w->cannot = 1u << OP_PUBLISH;
     run_deadlines(w, ends - 501);
@@ -930,6 +944,7 @@ int main(void)
         cmocka_unit_test(test_a_drain_stores_a_message_with_a_limit_of_0_that_it_has_claimed),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_has_no_answer),
         cmocka_unit_test(test_a_drain_waits_half_of_its_time_for_an_answer),
+        cmocka_unit_test(test_a_drain_requeues_a_message_far_from_its_limit_without_an_answer),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_was_not_sent),
         cmocka_unit_test(test_a_drain_keeps_the_letter_that_replaces_a_copy),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
