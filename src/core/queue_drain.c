@@ -72,9 +72,8 @@ static void drain_near(struct queue *q, int64_t now_ms)
         if (drain_is_unanswered(d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
         else if (d->phase == PHASE_WANTED && database_is_up(q->database) &&
-                 (d->op == OP_PUBLISH
-                      ? q->drain_until_ms - now_ms <= UNPUBLISHED_MS
-                      : d->wait == WAIT_LOCKED || (returns_leave_none(&q->returns) && held_is_idle(d))))
+                 (operation_info(d->op)->link == LINK_DATABASE ||
+                  (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS)))
             life_go(q, now_ms, d, FACT_LEAVE, life_dead_letter_held(q, now_ms, d));
     }
 }

@@ -761,6 +761,29 @@ static void test_a_drain_publishes_a_message_whose_release_was_not_sent(void **s
     end(w);
 }
 
+static void test_a_drain_stores_a_message_whose_release_was_not_sent(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    int64_t ends;
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->q.returns.no_renewal = "the queue drops its head";
+    w->works = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 100);
+    w->cannot = 1u << OP_RELEASE;
+    queue_drain(&w->q, w->now, w->now + 130);
+    run_deadlines(w, w->now + 130);
+    ends = w->q.drain_until_ms;
+    run_deadlines(w, ends - 1501);
+    assert_int_equal(w->q.held.wanted[OP_RELEASE].len, 1);
+    run_deadlines(w, ends + 1000);
+    assert_int_equal(w->n_buried, 1);
+    assert_int_equal(w->n_rejected, 1);
+    assert_int_equal(w->n_requeued + w->n_published, 0);
+    end(w);
+}
+
 /* The letter has no answer for 500 ms, and the broker takes publications by then. */
 static void test_a_drain_keeps_the_letter_that_replaces_a_copy(void **state)
 {
@@ -798,6 +821,27 @@ static void deliver_large_without_id(struct world *w, int n, int64_t delivery_co
 static void deliver_without_id(struct world *w, int n, int64_t delivery_count)
 {
     deliver_large_without_id(w, n, delivery_count, 10);
+}
+
+/* The letter waits for the database nearly until the end of the drain. */
+static void test_a_drain_keeps_the_reason_of_a_letter_with_a_limit_of_0(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    int64_t ends = w->now + 130 + 3000;
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->works = true;
+    w->cannot = 1u << OP_DEAD_LETTER;
+    deliver_without_id(w, 1, 0);
+    queue_drain(&w->q, w->now, w->now + 130);
+    run(w, ends - 1000);
+    assert_int_equal(w->q.held.wanted[OP_DEAD_LETTER].len, 1);
+    w->cannot = 0;
+    run(w, ends + 1000);
+    assert_int_equal(w->n_buried, 1);
+    assert_int_equal(w->n_rejected, 1);
+    assert_int_equal(w->dead, DEAD_NO_MESSAGE_ID);
+    end(w);
 }
 
 /* The broker redelivers these messages. Otherwise the first copies would never end, and would fill max_parked. */
@@ -945,7 +989,9 @@ int main(void)
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_has_no_answer),
         cmocka_unit_test(test_a_drain_waits_half_of_its_time_for_an_answer),
         cmocka_unit_test(test_a_drain_requeues_a_message_far_from_its_limit_without_an_answer),
+        cmocka_unit_test(test_a_drain_keeps_the_reason_of_a_letter_with_a_limit_of_0),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_was_not_sent),
+        cmocka_unit_test(test_a_drain_stores_a_message_whose_release_was_not_sent),
         cmocka_unit_test(test_a_drain_keeps_the_letter_that_replaces_a_copy),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
