@@ -95,31 +95,28 @@ BEGIN
 
     -- A plain INSERT: ON CONFLICT looks into the index of the key once more for each row, takes a lock and writes WAL
     -- of its own. Another claim may have inserted an id since the snapshot. Then a block of half the items looks again,
-    -- in a new snapshot.
+    -- in a new snapshot. The columns are read by their place: unnest would copy each of them into a table of its own.
     v_n := 0;
     WHILE v_from <= cardinality(p_ids) LOOP
-        v_upto := v_from + v_size - 1;
+        v_upto := least(v_from + v_size - 1, cardinality(p_ids));
         BEGIN
             INSERT INTO onceward.inbox (consumer, message_id, status, attempt, token, fingerprint, received_at,
                                         token_expires_at, max_expires_at, claimed_by, message_type, alone)
-            SELECT p_consumers[i.queue], i.id, 'processing', 1, i.token, i.fingerprint, v_received, v_now + p_windows[i.queue],
-                   v_now + p_max_windows[i.queue], v_me, i.type, nullif(i.alone, false)
-            FROM unnest(p_queues[v_from : v_upto], p_ids[v_from : v_upto], p_tokens[v_from : v_upto], p_fingerprints[v_from : v_upto],
-                        p_types[v_from : v_upto], p_alone[v_from : v_upto])
-                 WITH ORDINALITY i (queue, id, token, fingerprint, type, alone, place)
+            SELECT p_consumers[i.queue], i.id, 'processing', 1, p_tokens[i.place], p_fingerprints[i.place], v_received,
+                   v_now + p_windows[i.queue], v_now + p_max_windows[i.queue], v_me, p_types[i.place], nullif(p_alone[i.place], false)
+            FROM (SELECT s.place, p_queues[s.place] AS queue, p_ids[s.place] AS id
+                  FROM (SELECT generate_series(v_from, v_upto) AS place) s OFFSET 0) i
             LEFT JOIN LATERAL (
                 SELECT true AS yes FROM onceward.inbox r
                 WHERE r.consumer = p_consumers[i.queue] AND r.message_id = i.id LIMIT 1) there ON true
             -- The same statement looks for the entry, since only one snapshot is sure to have the row or the entry. The
             -- table history_begun is read once per statement: an empty history costs nothing. Every snapshot with an
             -- entry has its row, too.
-            LEFT JOIN LATERAL (
-                SELECT true AS yes
-                FROM (SELECT coalesce(p_hashes[v_from + i.place - 1], onceward.history_hash(p_consumers[i.queue], i.id)) AS hash OFFSET 0) k
-                JOIN onceward.history h ON h.hash = k.hash
-                WHERE there.yes IS NULL AND (SELECT EXISTS (SELECT FROM onceward.history_begun))
-                LIMIT 1) moved ON true
-            WHERE there.yes IS NULL AND moved.yes IS NULL;
+            WHERE CASE WHEN there.yes THEN false
+                       WHEN (SELECT EXISTS (SELECT FROM onceward.history_begun)) THEN
+                           (SELECT true FROM onceward.history h
+                            WHERE h.hash = coalesce(p_hashes[i.place], onceward.history_hash(p_consumers[i.queue], i.id)) LIMIT 1) IS NULL
+                       ELSE true END;
             GET DIAGNOSTICS v_inserted = ROW_COUNT;
             v_n := v_n + v_inserted;
             v_from := v_upto + 1;
