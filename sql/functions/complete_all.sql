@@ -34,11 +34,11 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT array_agg(f.tid), bool_or(i.key[4] IS NOT NULL) INTO v_tids, v_behind
-    FROM (SELECT t.key FROM onceward.tokens_read(tokens) t OFFSET 0) i
+    SELECT array_agg(f.tid), bool_or(i.before IS NOT NULL) INTO v_tids, v_behind
+    FROM (SELECT t.consumer, t.message_id, t.secret, t.before FROM onceward.tokens_read(tokens) t OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
-        WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
+        WHERE r.consumer = i.consumer AND r.message_id = i.message_id AND uuid_send(r.token) = i.secret AND r.status = 'processing'
         LIMIT 1 FOR UPDATE OF r) f;
     IF coalesce(cardinality(v_tids), 0) < v_n OR (v_behind AND cardinality(onceward.tokens_apart(tokens)) > 0) THEN
         PERFORM onceward.tokens_refuse(tokens,

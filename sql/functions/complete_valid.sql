@@ -26,12 +26,12 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT array_agg(f.tid ORDER BY i.ord), array_agg(i.token ORDER BY i.ord), bool_or(i.key[4] IS NOT NULL)
+    SELECT array_agg(f.tid ORDER BY i.ord), array_agg(i.token ORDER BY i.ord), bool_or(i.before IS NOT NULL)
     INTO v_tids, v_valid, v_behind
-    FROM (SELECT t.key, t.token, t.ord FROM onceward.tokens_read(tokens) t OFFSET 0) i
+    FROM (SELECT t.* FROM onceward.tokens_read(tokens) t OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
-        WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
+        WHERE r.consumer = i.consumer AND r.message_id = i.message_id AND uuid_send(r.token) = i.secret AND r.status = 'processing'
         LIMIT 1 FOR UPDATE OF r) f;
     IF v_behind THEN
         v_places := onceward.tokens_in_order(v_valid);

@@ -35,19 +35,19 @@ BEGIN
     -- The cap comes first in the arithmetic: 1e300 seconds are not an interval.
     v_to := clock_timestamp() + least(seconds, 1e8) * interval '1 second';
     SELECT array_agg(f.tid) INTO v_tids
-    FROM (SELECT t.key FROM onceward.tokens_read(tokens) t OFFSET 0) i
+    FROM (SELECT t.consumer, t.message_id, t.secret FROM onceward.tokens_read(tokens) t OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM onceward.inbox r
-        WHERE r.consumer = i.key[1] AND r.message_id = i.key[2] AND r.token = i.key[3]::uuid AND r.status = 'processing'
+        WHERE r.consumer = i.consumer AND r.message_id = i.message_id AND uuid_send(r.token) = i.secret AND r.status = 'processing'
         LIMIT 1 FOR UPDATE OF r SKIP LOCKED) f;
     UPDATE onceward.inbox r SET token_expires_at = least(r.max_expires_at, v_to)
     WHERE r.ctid = ANY (v_tids) AND r.status = 'processing' AND least(r.max_expires_at, v_to) > r.token_expires_at;
 
     SELECT count(*), min(f.token_expires_at) INTO v_seen, v_end
-    FROM (SELECT i.key FROM onceward.tokens_read(tokens) i OFFSET 0) t
+    FROM (SELECT t.consumer, t.message_id, t.secret FROM onceward.tokens_read(tokens) t OFFSET 0) i
     CROSS JOIN LATERAL (
         SELECT r.token_expires_at FROM onceward.inbox r
-        WHERE r.consumer = t.key[1] AND r.message_id = t.key[2] AND r.token = t.key[3]::uuid AND r.status = 'processing' LIMIT 1) f;
+        WHERE r.consumer = i.consumer AND r.message_id = i.message_id AND uuid_send(r.token) = i.secret AND r.status = 'processing' LIMIT 1) f;
     IF v_seen < v_n THEN
         PERFORM onceward.tokens_refuse(tokens,
             'Stop the work of these messages, and extend the others without them. Extend well before the window is over.');

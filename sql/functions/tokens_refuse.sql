@@ -25,18 +25,18 @@ BEGIN
     INTO v_used, v_bad, v_lost, v_names
     FROM (
         SELECT t.ord, coalesce(r.status = 'completed', false) AS used, r.status IS NULL AS lost, row_number() OVER (ORDER BY t.ord) AS place,
-               format('%s of consumer %s is %s', quote_literal(onceward.error_shown(t.key[2])), quote_literal(onceward.error_shown(t.key[1])),
+               format('%s of consumer %s is %s', quote_literal(onceward.error_shown(t.message_id)), quote_literal(onceward.error_shown(t.consumer)),
                       CASE WHEN r.status IS NULL THEN 'not valid'
                            WHEN r.status = 'completed' THEN 'used'
                            WHEN r.status = 'processing' THEN
                                format('behind %s in its key, which is neither completed nor among these tokens',
-                                      quote_literal(onceward.error_shown(onceward.token_before(t.key))))
+                                      quote_literal(onceward.error_shown(onceward.token_before(ARRAY[t.consumer, t.message_id, '', t.before]))))
                            ELSE format('given up: %s%s', r.status, coalesce(' (' || onceward.error_shown(r.last_error) || ')', ''))
                            END) AS name
-        FROM (SELECT i.ord, i.key FROM onceward.tokens_read(p_tokens) i OFFSET 0) t
+        FROM (SELECT i.* FROM onceward.tokens_read(p_tokens) i OFFSET 0) t
         LEFT JOIN LATERAL (
             SELECT r.status, r.last_error FROM onceward.inbox r
-            WHERE r.consumer = t.key[1] AND r.message_id = t.key[2] AND r.token = t.key[3]::uuid LIMIT 1) r ON true
+            WHERE r.consumer = t.consumer AND r.message_id = t.message_id AND uuid_send(r.token) = t.secret LIMIT 1) r ON true
         WHERE r.status IS DISTINCT FROM 'processing' OR t.ord = ANY (v_apart)) b;
     IF v_used = cardinality(p_tokens) THEN
         RAISE EXCEPTION USING ERRCODE = 'OW003',
