@@ -6,9 +6,10 @@
 --   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that occurs twice
 --   OW003  all of them were used already
 --
--- Two statements, each with a snapshot of its own under READ COMMITTED: lock the rows in one order, then change
--- them. One statement for both would miss a row that extend changed while the statement waited for its lock. UPDATE
--- … FROM unnest waits correctly, but its generic plan may walk through the whole primary key.
+-- One statement changes the rows in one order, and waits for the locks of others. A row that extend changed meanwhile
+-- is changed, too. BETWEEN in place of = for the id: with = the generic plan may walk through the whole primary key.
+-- If fewer rows than tokens changed, the reason is looked for. It is OW002 if a token occurs twice. The rows of this
+-- call are told from others by the time of their completion.
 --
 -- Locks: the rows, in the order of the tokens' text, until the caller's transaction ends. The text before the
 -- second dot is the row's key, and no key contains a dot, so two tokens of two rows have the order of these rows in
@@ -23,30 +24,28 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 -- @plan nested_loops
 SET enable_memoize = off
-SET enable_tidscan = on
 AS $$
 DECLARE
-    v_n      integer := onceward.tokens_check(tokens);
-    v_tids   tid[];
-    v_behind boolean;
+    v_n    integer := CASE WHEN cardinality(tokens) <= 10000 THEN cardinality(tokens) ELSE onceward.tokens_check(tokens) END;
+    v_now  timestamptz := clock_timestamp();
+    v_done integer;
 BEGIN
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    SELECT array_agg(f.tid), bool_or(i.before IS NOT NULL) INTO v_tids, v_behind
-    FROM (SELECT t.consumer, t.message_id, t.secret, t.before FROM onceward.tokens_read(tokens) t OFFSET 0) i
-    CROSS JOIN LATERAL (
-        SELECT r.ctid AS tid FROM onceward.inbox r
-        WHERE r.consumer = i.consumer AND r.message_id = i.message_id AND uuid_send(r.token) = i.secret AND r.status = 'processing'
-        LIMIT 1 FOR UPDATE OF r) f;
-    IF coalesce(cardinality(v_tids), 0) < v_n OR (v_behind AND cardinality(onceward.tokens_apart(tokens)) > 0) THEN
+    UPDATE onceward.inbox r SET status = 'completed', completed_at = v_now
+    FROM (SELECT t.consumer, t.message_id, t.secret FROM onceward.tokens_read(tokens) t
+          WHERE t.before IS NULL OR t.ord <> ALL ((SELECT onceward.tokens_apart(tokens))::integer[]) OFFSET 0) i
+    WHERE r.message_id BETWEEN i.message_id AND i.message_id AND r.consumer = i.consumer
+      AND uuid_send(r.token) = i.secret AND r.status = 'processing';
+    GET DIAGNOSTICS v_done = ROW_COUNT;
+    IF v_done < v_n THEN
+        PERFORM onceward.tokens_check(tokens);
         PERFORM onceward.tokens_refuse(tokens,
-            'Roll back and answer with an error: each message is delivered again unless it is done. Or call onceward.complete_valid() and do the work of the tokens that it answers.');
+            'Roll back and answer with an error: each message is delivered again unless it is done. Or call onceward.complete_valid() and do the work of the tokens that it answers.',
+            v_now);
     END IF;
-
-    UPDATE onceward.inbox r SET status = 'completed', completed_at = clock_timestamp()
-    WHERE r.ctid = ANY (v_tids) AND r.status = 'processing';
     RETURN v_n;
 END
 $$;

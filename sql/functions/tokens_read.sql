@@ -5,7 +5,7 @@
 -- characters of all tokens together, and the spare bits of each secret. The spare bits of the first part become NULs
 -- behind the id, by an A in place of each padding character. So the decoded part is the consumer, a NUL, the id, and a
 -- NUL for each A. Without a backslash each character of the escape format stands for one byte. A token with another
--- part, or with an id that is not ASCII, is left to token_read, and so is every error, once tokens_check has found none.
+-- part, or with an id that is not ASCII, is left to token_read, and so is every error that tokens_check does not find.
 --
 -- Settings: those of its callers, whose search_path it needs. Locks: none. Rows: none. Repeating it: it only computes.
 CREATE OR REPLACE FUNCTION onceward.tokens_read(p_tokens text[])

@@ -2,11 +2,14 @@
 -- DETAIL names the first ten that are used, not valid, or behind another message that is not completed, and nothing
 -- about rows whose token the caller does not have.
 --
+-- p_now: when the caller completed rows of these tokens, which are valid for it; NULL: it has completed none. The
+-- second spelling of one token is used.
+--
 -- It has the planner settings of its callers: otherwise its plan may be a sequential scan, which makes unrelated
 -- serializable transactions fail.
 --
 -- Locks: none. Rows: none changed. Repeating it: raises again.
-CREATE OR REPLACE FUNCTION onceward.tokens_refuse(p_tokens text[], p_hint text) RETURNS void
+CREATE OR REPLACE FUNCTION onceward.tokens_refuse(p_tokens text[], p_hint text, p_now timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 -- @plan nested_loops
@@ -33,9 +36,12 @@ BEGIN
                                       quote_literal(onceward.error_shown(onceward.token_before(ARRAY[t.consumer, t.message_id, '', t.before]))))
                            ELSE format('given up: %s%s', r.status, coalesce(' (' || onceward.error_shown(r.last_error) || ')', ''))
                            END) AS name
-        FROM (SELECT i.* FROM onceward.tokens_read(p_tokens) i OFFSET 0) t
+        FROM (SELECT i.*, row_number() OVER (PARTITION BY i.consumer, i.message_id, i.secret ORDER BY i.token COLLATE "C") AS nth
+              FROM onceward.tokens_read(p_tokens) i OFFSET 0) t
         LEFT JOIN LATERAL (
-            SELECT r.status, r.last_error FROM onceward.inbox r
+            SELECT CASE WHEN r.status = 'completed' AND r.completed_at = p_now AND t.nth = 1 THEN 'processing' ELSE r.status END AS status,
+                   r.last_error
+            FROM onceward.inbox r
             WHERE r.consumer = t.consumer AND r.message_id = t.message_id AND uuid_send(r.token) = t.secret LIMIT 1) r ON true
         WHERE r.status IS DISTINCT FROM 'processing' OR t.ord = ANY (v_apart)) b;
     IF v_used = cardinality(p_tokens) THEN
@@ -46,13 +52,15 @@ BEGIN
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'not all of these transaction tokens are valid',
-        DETAIL = format('%s of %s: %s%s.%s', v_bad, cardinality(p_tokens), v_names,
-                        CASE WHEN v_bad > c_named THEN format('; and %s more', v_bad - c_named) ELSE '' END,
-                        CASE WHEN v_lost > 0 THEN
-                            ' Tokens that are not valid were replaced by a later claim or never given out, or their messages were completed longer than compact_after ago.'
-                        ELSE '' END),
+        -- None, if the message before one of them in its key was completed while the caller ran.
+        DETAIL = CASE WHEN v_bad = 0 THEN 'A message was completed meanwhile that comes before one of them in its key.'
+                      ELSE format('%s of %s: %s%s.%s', v_bad, cardinality(p_tokens), v_names,
+                          CASE WHEN v_bad > c_named THEN format('; and %s more', v_bad - c_named) ELSE '' END,
+                          CASE WHEN v_lost > 0 THEN
+                              ' Tokens that are not valid were replaced by a later claim or never given out, or their messages were completed longer than compact_after ago.'
+                          ELSE '' END) END,
         HINT = p_hint;
 END
 $$;
 
-REVOKE ALL ON FUNCTION onceward.tokens_refuse(text[], text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION onceward.tokens_refuse(text[], text, timestamp with time zone) FROM PUBLIC;

@@ -392,6 +392,14 @@ def test_tokens_in_any_order_never_deadlock_and_are_done_once(pg, request, isola
     assert raised <= (set() if isolation == "READ COMMITTED" else {"40001"}), raised
 
 
+def test_all_tokens_in_any_order_never_deadlock(pg, request):
+    def done(app, tokens):
+        complete_all(app, tokens)
+        return tokens
+
+    assert race(pg, request.node.name, "READ COMMITTED", done) <= {"OW001", "OW003"}
+
+
 @pytest.mark.long
 def test_the_race_finds_a_deadlock_where_there_is_one(pg, request):
     """Completing one by one, in the order of each array, does deadlock: the test above could fail."""
@@ -515,6 +523,31 @@ def test_an_open_transaction_with_the_one_before_it_does_not_let_it_pass(inbox, 
         complete_all(app, run[1:])
     other.commit()
     assert complete_valid(app, run[1:]) == run[1:]
+
+
+def test_a_token_that_is_spelled_in_two_ways_is_used_once(inbox, app, run):
+    with Refused("OW001") as it:
+        complete_all(app, [run[1], run[0], inbox.token("m2")])
+    assert it.error.diag.message_detail == f"1 of 3: 'm2' of consumer '{inbox.consumer}' is used."
+    assert statuses(inbox, ["m1", "m2", "m3"]) == ["processing"] * 3
+
+
+def test_the_one_before_is_completed_while_a_call_waits(pg, inbox, app, run, sessions):
+    """It was not when the call looked, so the call fails; what it says is true when it ends."""
+    inbox.claim("z")
+    first, second, last = sessions(Application), sessions(Application), inbox.token("z")
+    assert run[1] < last, "the order in which their rows are changed"
+    first.begin()
+    first.complete(run[0])
+    second.begin()
+    second.complete(last)
+    thread, found = behind(pg, app, lambda: complete_all(app, [last, run[1]]))
+    first.commit()
+    second.rollback()
+    thread.join(60)
+    assert found[0].pgcode == "OW001"
+    assert found[0].diag.message_detail == "A message was completed meanwhile that comes before one of them in its key."
+    assert complete_all(app, [last, run[1]]) == 2
 
 
 def test_all_of_a_key_are_completed_together_in_any_order(inbox, app, run):

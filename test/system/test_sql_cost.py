@@ -43,6 +43,8 @@ def test_pages_do_not_depend_on_the_size(pg):
         inbox.fail(f"retry{n}", delay=0)
         inbox.claim(f"retry{n}")
         app.complete(inbox.token(f"retry{n}"))
+        inbox.claim(f"all{n}")
+        app.query("SELECT onceward.complete_all(%s::text[])", [inbox.token(f"all{n}")])
     batch = 64
     touched = {}
     for size in (0, 10 ** 3, 10 ** 5):
@@ -60,6 +62,9 @@ def test_pages_do_not_depend_on_the_size(pg):
             measure("claim again", lambda *i: inbox.claim(*i, explain=True), ids)
             measure("settle", lambda *i: inbox.settle(*i, explain=True), ids)
             measure("duplicate", lambda *i: inbox.claim(*i, explain=True), ids)
+            ids = [uuid.uuid4().hex for _ in range(batch)]
+            inbox.claim(*ids)
+            measure("complete_all", lambda *t: app.pages("SELECT onceward.complete_all(%s::text[])", list(t)), [inbox.token(i) for i in ids])
         ones = [uuid.uuid4().hex for _ in range(5)]
         for one in ones:
             inbox.claim(one)
