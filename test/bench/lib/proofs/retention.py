@@ -6,7 +6,10 @@ the scheduler counts it; claims a second are those of one connection, without th
 
 With --memory N the server runs in a cgroup of N GiB, the pages that the kernel keeps for it included, and has a quarter of that as shared
 buffers. At the end whole rows and the compact history are then measured each for minutes, since the pages of one drive out those of the other.
-CPU beside whole rows and beside moves is measured without the bound, with everything in memory."""
+CPU beside whole rows and beside moves, and drains, are measured without the bound, with everything in memory.
+
+--entries A,B measures only these of: levels, cpu, hashes, wal, moves, vacuum, drains. Without levels it does not stop at each of them, and
+has whole rows only for cpu, up to MANY."""
 
 import json
 import math
@@ -284,11 +287,11 @@ class Growth:
         self.clients = {label: Client(bed, name, label == "compact") for label, name in self.names.items()}
         self.levels, self.measured, self.sizes = [], [], []
 
-    def grow(self, upto):
+    def grow(self, upto, labels=("rows", "compact")):
         self.bed.say(f"up to {upto:,} ids")
         self.server.full_pages(False)
         with ThreadPoolExecutor(2) as both:
-            for done in [both.submit(grow, self.clients[label], label == "compact", self.done + 1, upto) for label in ("rows", "compact")]:
+            for done in [both.submit(grow, self.clients[label], label == "compact", self.done + 1, upto) for label in labels]:
                 done.result()
         self.server.full_pages(True)
         self.done = upto
@@ -349,7 +352,8 @@ def measure_hashes(g, v):
 def measure_moves(g, v):
     n_entries = g.clients["compact"].value("SELECT count(*) FROM onceward.history")
     v.most("bytes an entry, with its index", bytes_per_id(g.clients["compact"], "onceward.history", n_entries), 95, "{:.0f}")
-    v.tell("bytes of the two tables, an id", ", ".join(f"{label} {n / g.done:.0f}" for label, n in g.sizes[-1].items()))
+    if g.sizes:
+        v.tell("bytes of the two tables, an id", ", ".join(f"{label} {n / g.done:.0f}" for label, n in g.sizes[-1].items()))
     moves(v, g.clients["compact"], g.done + 1)
     for number, (per_second, limit) in enumerate(((1000, 1.05), (5000, 1.25))):
         ratio, real = beside(g.bed, g.names["compact"], g.clients["compact"], g.done + 1 + 10 ** 8 * (number + 1), per_second)
@@ -357,9 +361,12 @@ def measure_moves(g, v):
 
 
 def measure_drains(g, v):
-    labels, ratios = ["empty", "compact"] + ["rows"] * (g.done >= MANY), {}
+    """As in a server that has run for a while, whose buffers have the pages that claims read."""
+    labels, ratios = ["empty", "compact"] + ["rows"] * (g.done >= MANY and g.sizes != []), {}
     for label in labels:
-        drain(g.bed, "onceward", DRAINED, database=g.names[label])  # warms up
+        g.clients[label].claims(LONG_WARM_S)
+        g.clients[label].forget_claims()
+        drain(g.bed, "onceward", DRAINED, database=g.names[label])
     for number in range(3):
         rates = {label: drain(g.bed, "onceward", DRAINED, database=g.names[label])["rate"]
                  for label in (labels if number % 2 == 0 else labels[::-1])}
@@ -391,25 +398,44 @@ def write(g, folder):
     g.v.document.update(figures)
 
 
+def measure_levels(g, total, o):
+    for upto in [n for n in LEVELS if n < total] + [total]:
+        g.grow(upto)
+        measure_level(g, upto == total, o.memory)
+        if upto == MANY < total:
+            g.copy_rows()
+    if len(g.levels) > 1:
+        write(g, o.out)
+
+
+def grow_at_once(g, total, entries):
+    if "cpu" in entries and MANY < total:
+        g.grow(MANY)
+        g.copy_rows()
+    g.grow(total, ("compact",))
+
+
+ENTRIES_OF = {"cpu": measure_cpu, "hashes": measure_hashes, "wal": measure_wal, "moves": measure_moves, "vacuum": measure_vacuum,
+              "drains": measure_drains}
+
+
 def prove(bed, o):
     v = Verdicts("retention: many ids, as rows and compact")
     total = o.ids or (200_000 if o.quick else 1_000_000)
+    entries = o.entries.split(",") if o.entries else ["levels", *ENTRIES_OF]
+    unknown = set(entries) - {"levels", *ENTRIES_OF}
+    if unknown:
+        raise SystemExit(f"retention has no such entry: {', '.join(sorted(unknown))}")
     server = Server(bed, o.memory)
     g = Growth(bed, server, v)
     try:
-        for upto in [n for n in LEVELS if n < total] + [total]:
-            g.grow(upto)
-            measure_level(g, upto == total, o.memory)
-            if upto == MANY < total:
-                g.copy_rows()
-        if len(g.levels) > 1:
-            write(g, o.out)
-        measure_cpu(g, v)
-        measure_hashes(g, v)
-        measure_wal(g, v)
-        measure_moves(g, v)
-        measure_vacuum(g, v)
-        measure_drains(g, v)
+        if "levels" in entries:
+            measure_levels(g, total, o)
+        else:
+            grow_at_once(g, total, entries)
+        for name, measure in ENTRIES_OF.items():
+            if name in entries:
+                measure(g, v)
     finally:
         g.close()
         server.stop()
