@@ -102,8 +102,13 @@ static void run(struct world *w, int64_t until)
 /* Wakes the queue only when it asks for it. */
 static void run_deadlines(struct world *w, int64_t until)
 {
-    for (int64_t at; (at = queue_deadline(&w->q, w->now)) <= until; turn(w))
-        w->now = at > w->now ? at : w->now + 1;
+    int64_t at = queue_deadline(&w->q, w->now);
+
+    for (at = at > w->now ? at : w->now + 1; at <= until; at = queue_deadline(&w->q, w->now)) {
+        assert_true(at > w->now); /* else it would not sleep */
+        w->now = at;
+        turn(w);
+    }
     w->now = until;
 }
 
@@ -731,6 +736,8 @@ static void test_a_drain_requeues_a_message_far_from_its_limit_without_an_answer
 
     run_deadlines(w, ends - 10);
     assert_int_equal(w->q.held.sent[OP_RELEASE].len, 1);
+    run_deadlines(w, ends);
+    assert_int_equal(w->n_requeued, 1);
     run_deadlines(w, ends + 1000);
     assert_int_equal(w->n_requeued, 1);
     assert_int_equal(w->n_published + w->n_buried, 0);
