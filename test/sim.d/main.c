@@ -194,7 +194,7 @@ static bool read_range(const char *text, struct options *o)
 
 /* --- mutants --- */
 
-enum { MUTANT_SEEDS = 2000, OUTBOX_MUTANT_SEEDS = 400, MUTANT_S = 600 };
+enum { MUTANT_SEEDS = 4000, OUTBOX_MUTANT_SEEDS = 400, MUTANT_S = 600 };
 
 /* Prints the first seed or measured scenario in which a promise breaks. Returns 1: one broke, 0: none did. */
 static int hunt(bool outbox)
