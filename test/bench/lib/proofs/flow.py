@@ -28,22 +28,21 @@ class Run:
     def __init__(self, stage, kind="classic", backlog=BACKLOG, **keys):
         """keys: of the queue's configuration."""
         self.stage = stage
-        self.queue = stage.queue(kind, kind=kind)
+        self.kind = kind
         self.backlog = backlog
         self.keys = keys
         self.n = 0
 
     def rate(self, seconds=SECONDS, concurrency=16, **app):
-        """Good answers a second, of a sidecar and an application that are made for it."""
+        """Good answers a second, of a sidecar, an application and a queue that are made for it: the claims of the sidecar, which is killed
+        at the end, would delay the next one."""
         self.n += 1
         stage = self.stage
-        lacking = self.backlog - stage.n_ready(self.queue)
-        if lacking > 0:
-            stage.load(self.queue, lacking)
-            stage.wait_for_ready(self.queue, self.backlog)
+        queue = stage.queue(f"{self.kind}-{self.n}", kind=self.kind)
+        stage.load(queue, self.backlog)
+        stage.wait_for_ready(queue, self.backlog)
         app = stage.app(**app)
-        sidecar = stage.sidecar({self.queue: {"consumer": f"{self.queue}-{self.n}"}}, app.url, name=f"{self.queue}-run{self.n}",
-                                forward={"concurrency": concurrency}, **self.keys).start()
+        sidecar = stage.sidecar({queue: {}}, app.url, name=queue, forward={"concurrency": concurrency}, **self.keys).start()
         wait_until(app.n_done, "the first good answer", 30)
         time.sleep(WARM_SECONDS)
         start, n = time.monotonic(), app.n_done()
@@ -52,7 +51,7 @@ class Run:
         share = app.n_bad() / max(1, app.n_bad() + app.n_done())
         sidecar.kill()
         app.stop()
-        wait_until(lambda: stage.channel.queue_declare(self.queue, passive=True).method.consumer_count == 0, "its consumer is gone", 20)
+        stage.channel.queue_delete(queue)
         return rate, share
 
 
