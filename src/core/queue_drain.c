@@ -8,8 +8,8 @@
 
 enum {
     HELD_RETURN_MS = 3000,              /* after the grace period, to release claims and return deliveries */
-    UNANSWERED_MS = HELD_RETURN_MS / 2, /* before its end: statements not answered by then get no answer */
-    UNPUBLISHED_MS = 500                /* before its end: copies not published by then are handled */
+    UNANSWERED_MS = HELD_RETURN_MS / 2, /* before its end: no statement waits for an answer any longer */
+    UNPUBLISHED_MS = 500                /* before its end: no copy waits for its confirm any longer */
 };
 
 /* Requeues idle deliveries, once nothing new can arrive. Requests in flight may finish until the end of the grace
@@ -59,6 +59,13 @@ static bool drain_is_unanswered(const struct delivery *d)
     return operation_info(d->op)->link == LINK_DATABASE && d->wait != WAIT_RENEWAL;
 }
 
+/* Is the message done, and about to be written as completed? A copy would repeat its effect. */
+static bool drain_completes(const struct queue *q, const struct delivery *d)
+{
+    return d->op == OP_COMPLETE && d->phase == PHASE_WANTED && d->wait == WAIT_NONE &&
+           database_is_up(q->database);
+}
+
 /* Publishes a copy of a message that the broker would drop when requeued, or stores it whole. The row is left
  * unchanged. With a delivery limit of 0 that is each message. */
 static void drain_near(struct queue *q, int64_t now_ms)
@@ -67,7 +74,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!d->message || !life_must_stay(q, d))
+        if (!d->message || !life_must_stay(q, d) || drain_completes(q, d))
             continue;
         if (drain_is_unanswered(d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));

@@ -46,7 +46,10 @@ static void at_database(struct world *w, struct delivery *d)
     if (w->is_dead)
         r.answer = ROW_DEAD;
     if (w->works)
-        r.answer = d->op == OP_RENEW ? ROW_RENEWED : d->op == OP_RELEASE ? ROW_RELEASED : ROW_CLAIMED;
+        r.answer = d->op == OP_RENEW      ? ROW_RENEWED
+                   : d->op == OP_RELEASE  ? ROW_RELEASED
+                   : d->op == OP_COMPLETE ? ROW_COMPLETED
+                                          : ROW_CLAIMED;
     if (d->op == OP_RENEW && w->too_often) {
         r.answer = ROW_TOO_OFTEN;
         r.wait_ms = w->is_counted ? 5000 : 0;
@@ -791,6 +794,33 @@ static void test_a_drain_stores_a_message_whose_release_was_not_sent(void **stat
     end(w);
 }
 
+/* In `response` a copy would repeat the effect. */
+static void test_a_drain_completes_what_was_answered(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+    int64_t ends;
+
+    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->q.rules.transaction = false;
+    w->works = true;
+    deliver(w, 0, 10);
+    run(w, w->now + 100);
+    w->cannot = 1u << OP_COMPLETE;
+    queue_answered(&w->q, w->now,
+                   container_of(w->q.held.sent[OP_FORWARD].head.next, struct delivery, in_list)->request->ref,
+                   &(struct answer){.kind = ANSWER_STATUS, .status = 200, .batch = -1, .retry_after_ms = -1});
+    queue_drain(&w->q, w->now, w->now + 130);
+    run_deadlines(w, w->now + 130);
+    ends = w->q.drain_until_ms;
+    run_deadlines(w, ends - 1000);
+    assert_int_equal(w->q.held.wanted[OP_COMPLETE].len, 1);
+    w->cannot = 0;
+    run(w, ends);
+    assert_int_equal(w->n_acked, 1);
+    assert_int_equal(w->n_published + w->n_buried + w->n_requeued, 0);
+    end(w);
+}
+
 /* The letter has no answer for 500 ms, and the broker takes publications by then. */
 static void test_a_drain_keeps_the_letter_that_replaces_a_copy(void **state)
 {
@@ -999,6 +1029,7 @@ int main(void)
         cmocka_unit_test(test_a_drain_keeps_the_reason_of_a_letter_with_a_limit_of_0),
         cmocka_unit_test(test_a_drain_publishes_a_message_whose_release_was_not_sent),
         cmocka_unit_test(test_a_drain_stores_a_message_whose_release_was_not_sent),
+        cmocka_unit_test(test_a_drain_completes_what_was_answered),
         cmocka_unit_test(test_a_drain_keeps_the_letter_that_replaces_a_copy),
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
