@@ -530,14 +530,21 @@ static bool is_among(struct inbox_row_sim *const *rows, size_t n, const struct i
     return false;
 }
 
+/* Does the message follow one of its key that is neither completed nor among these? */
+static bool is_apart(struct inbox_row_sim *const *rows, struct inbox_row_sim *const *befores, size_t n,
+                     size_t i, uint64_t tx)
+{
+    return befores[i] && !is_done(befores[i], tx) && !is_among(rows, n, befores[i]);
+}
+
 enum inbox_said inbox_sim_complete_all(struct inbox_row_sim *const *rows, const uint8_t (*tokens)[16],
                                        struct inbox_row_sim *const *befores, size_t n, uint64_t tx)
 {
-    if (is_held_by_other(rows, tokens, n, tx))
-        return INBOX_WAITS;
     for (size_t i = 0; i < n; i++)
-        if (!is_open(rows[i], tokens[i]) || is_done(rows[i], tx) ||
-            (befores[i] && !is_done(befores[i], tx) && !is_among(rows, n, befores[i])))
+        if (!is_apart(rows, befores, n, i, tx) && is_held_by_other(&rows[i], &tokens[i], 1, tx))
+            return INBOX_WAITS;
+    for (size_t i = 0; i < n; i++)
+        if (!is_open(rows[i], tokens[i]) || is_done(rows[i], tx) || is_apart(rows, befores, n, i, tx))
             return refusal(rows, tokens, n, tx);
     for (size_t i = 0; i < n; i++)
         take(rows[i], tx, false);
