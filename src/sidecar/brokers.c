@@ -290,22 +290,25 @@ static void watch_kind(struct sidecar_queue *sq)
     }
 }
 
-/* Must the broker be asked for its name again? A connection gets it once. Only while no queue of the connection has
- * deliveries, which would be lost. */
+/* Must the broker be asked for its name again? A connection gets it once. Only if each queue of the connection is
+ * refused for it, and none has deliveries, which would be lost. */
 static bool must_ask_name(const struct sidecar *s, const struct broker_link *k)
 {
-    bool must = false;
+    bool is_used = false;
 
     if (!s->database.inbox || k->closing || s->now_ms - k->dial.up_ms < FAILPOINT_MS(BROKER_NAME))
         return false;
     for (size_t i = 0; i < s->n_queues; i++) {
         const struct sidecar_queue *sq = &s->queues[i];
 
-        if (is_on(k, sq) && (sq->core.drain || queue_n_held(&sq->core)))
+        if (!is_on(k, sq))
+            continue;
+        if (sq->core.drain || queue_n_held(&sq->core) ||
+            !inbox_is_of_other_broker(s->database.inbox, sq->config->entry))
             return false;
-        must |= is_on(k, sq) && inbox_is_of_other_broker(s->database.inbox, sq->config->entry);
+        is_used = true;
     }
-    return must;
+    return is_used;
 }
 
 static void tick(struct sidecar *s, struct broker_link *k)
