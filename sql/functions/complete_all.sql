@@ -6,7 +6,7 @@
 --   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that occurs twice
 --   OW003  all of them were used already
 --
--- One statement changes the rows in one order, and waits for the locks of others. A row that extend changed meanwhile
+-- A single UPDATE changes the rows in one order, and waits for the locks of others. A row that extend changed meanwhile
 -- is changed, too. BETWEEN in place of = for the id: with = the generic plan may walk through the whole primary key.
 -- If fewer rows than tokens changed, the reason is looked for. It is OW002 if a token occurs twice. The rows of this
 -- call are told from others by the time of their completion.
