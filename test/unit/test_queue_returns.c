@@ -747,22 +747,30 @@ static void test_a_drain_requeues_a_message_far_from_its_limit_without_an_answer
     end(w);
 }
 
-/* A database that is silent about others may take no further statement. */
-static void test_a_drain_publishes_a_message_whose_release_was_not_sent(void **state)
+/* The database takes no release, for example because it is silent about others. Ends with the release wanted. */
+static struct world *drain_without_releases(const char *no_renewal, int64_t *ret_ends)
 {
     struct world *w = world(KIND_QUORUM);
-    int64_t ends;
 
     w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
+    w->q.returns.no_renewal = no_renewal;
     w->works = true;
     deliver(w, 0, 10);
     run(w, w->now + 100);
     w->cannot = 1u << OP_RELEASE;
     queue_drain(&w->q, w->now, w->now + 130);
     run_deadlines(w, w->now + 130);
-    ends = w->q.drain_until_ms;
-    run_deadlines(w, ends - 1501);
+    *ret_ends = w->q.drain_until_ms;
+    run_deadlines(w, *ret_ends - 1501);
     assert_int_equal(w->q.held.wanted[OP_RELEASE].len, 1);
+    return w;
+}
+
+static void test_a_drain_publishes_a_message_whose_release_was_not_sent(void **state)
+{
+    int64_t ends;
+    struct world *w = drain_without_releases(NULL, &ends);
+
     run_deadlines(w, ends - 1400);
     assert_int_equal(w->n_published, 1);
     assert_int_equal(w->n_acked, 1);
@@ -773,20 +781,9 @@ static void test_a_drain_publishes_a_message_whose_release_was_not_sent(void **s
 
 static void test_a_drain_stores_a_message_whose_release_was_not_sent(void **state)
 {
-    struct world *w = world(KIND_QUORUM);
     int64_t ends;
+    struct world *w = drain_without_releases("the queue drops its head", &ends);
 
-    w->q.returns.configured = w->q.returns.limits.delivery_limit = 0;
-    w->q.returns.no_renewal = "the queue drops its head";
-    w->works = true;
-    deliver(w, 0, 10);
-    run(w, w->now + 100);
-    w->cannot = 1u << OP_RELEASE;
-    queue_drain(&w->q, w->now, w->now + 130);
-    run_deadlines(w, w->now + 130);
-    ends = w->q.drain_until_ms;
-    run_deadlines(w, ends - 1501);
-    assert_int_equal(w->q.held.wanted[OP_RELEASE].len, 1);
     run_deadlines(w, ends + 1000);
     assert_int_equal(w->n_buried, 1);
     assert_int_equal(w->n_rejected, 1);
