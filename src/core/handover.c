@@ -278,6 +278,7 @@ void handover_step(struct queue *q, int64_t now_ms)
     struct handover *h = &q->handover;
     size_t n_held = q->held.unacked.len;
 
+    h->steps = h->steps && order_is_stopping(q); /* else the stop was given up */
     tell_standby(q);
     if (!is_before_the_owner(q, now_ms)) {
         h->wanted_ms = 0;

@@ -179,13 +179,15 @@ static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, c
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason)
 {
     enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404 };
-    bool steps = q->handover.steps; /* which is not worth a line */
+    bool steps = false; /* behind the owner, which is not worth a line */
     struct link *k;
 
     if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)
         return;
     if (q->rules.ordered) {
         bool is_planned = order_channel_lost(q);
+
+        steps = is_planned && q->handover.steps;
         int64_t again_ms = handover_channel_lost(q, now_ms, is_planned);
 
         if (is_planned) {

@@ -90,6 +90,7 @@ struct world {
     struct application application;
     struct database database;
     int64_t now;
+    unsigned can; /* operations that are possible, besides acks */
     uint64_t generation, n_delivered;
     int n[N_EVENTS], n_subscribed, n_reopened;
 };
@@ -123,7 +124,7 @@ static void run(struct world *w, int64_t for_ms)
     for (int64_t until = w->now + for_ms; w->now < until; w->now += 100)
         for (int i = 0; i < 2; i++) {
             queue_time(&w->q[i], w->now);
-            while (queue_next(&w->q[i], w->now, 1u << OP_ACK, &a))
+            while (queue_next(&w->q[i], w->now, 1u << OP_ACK | w->can, &a))
                 carry_out(w, &w->q[i], &a);
             queue_reap(&w->q[i]);
         }
@@ -299,6 +300,28 @@ static void test_an_active_replica_returns_what_it_holds_to_the_owner(void **sta
     end(w);
 }
 
+static void test_a_connection_that_is_lost_during_a_step_is_logged(void **state)
+{
+    struct world *w = world();
+    int n;
+
+    report(w, OTHER, 1, 2);
+    n = not_owned(w);
+    w->can = 1u << OP_CLAIM; /* which is never answered */
+    deliver(w, n);
+    for (int i = 0; i < 100 && !w->q[n].handover.steps; i++) {
+        report(w, OTHER, 1, 2);
+        run(w, 100);
+    }
+    assert_true(w->q[n].handover.steps);
+    queue_channel_lost(&w->q[n], w->now, 0, "connection lost");
+    open_channel(w, &w->q[n]);
+    run(w, 200);
+    assert_int_equal(w->n[EVENT_CONSUMING], 3);
+    assert_int_equal(w->q[n].handover.returned_ms, 0);
+    end(w);
+}
+
 static void test_it_keeps_the_partition_that_it_owns(void **state)
 {
     struct world *w = world();
@@ -434,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_it_is_behind_an_owner_whom_it_knew_when_it_subscribed),
         cmocka_unit_test(test_an_idle_replica_does_not_step_while_it_pauses),
         cmocka_unit_test(test_an_active_replica_returns_what_it_holds_to_the_owner),
+        cmocka_unit_test(test_a_connection_that_is_lost_during_a_step_is_logged),
         cmocka_unit_test(test_it_keeps_the_partition_that_it_owns),
         cmocka_unit_test(test_an_old_report_is_no_reason_to_return_messages),
         cmocka_unit_test(test_it_returns_nothing_to_an_owner_that_is_not_subscribed_or_cannot_consume),
