@@ -117,6 +117,7 @@ void broker_free(struct broker *b)
     if (!b)
         return;
     if (!b->wire.is_lost && b->closing < CLOSE_SENT) {
+        out_flush(b, &ignored);
         connection_close(b);
         wire_flush(&b->wire, &ignored);
     }

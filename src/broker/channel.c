@@ -34,6 +34,7 @@ struct channel *channel_of_generation(const struct broker *b, uint64_t generatio
 void channel_open_again(struct broker *b, struct channel *c)
 {
     c->state = CHANNEL_OPENING;
+    c->is_uncommitted = false; /* acks are lost with the tags */
     c->asked_ms = clock_ms();
     wire_put_method(&b->wire, c->number, AMQP_CHANNEL_OPEN_METHOD,
                     &(amqp_channel_open_t){.out_of_band = amqp_empty_bytes});
@@ -58,6 +59,7 @@ void channel_renew(struct broker *b, struct channel *c)
 {
     if (c->state != CHANNEL_OPEN)
         return;
+    channel_commit(b, c);
     c->state = CHANNEL_CLOSING;
     c->asked_ms = clock_ms();
     close_send(b, c->number);
@@ -147,8 +149,10 @@ void channel_opened(struct broker *b, struct channel *c)
     c->has_delivered = false;
     if (c->stays_shut)
         channel_renew(b, c);
-    else if (c != &b->ask)
+    else if (c != &b->ask) {
+        wire_put_method(&b->wire, c->number, AMQP_TX_SELECT_METHOD, &(amqp_tx_select_t){0});
         event_add(&b->events, c, BROKER_CHANNEL_OPEN)->copy.tag.generation = c->generation;
+    }
 }
 
 /* --- abandoned numbers --- */
@@ -161,6 +165,7 @@ bool channel_move(struct broker *b, struct channel *c, struct channel *given_up_
         to++;
     if (to == b->n_numbers)
         return false;
+    channel_commit(b, c);
     if (c->state == CHANNEL_OPEN)
         close_send(b, c->number);
     b->numbers[c->number] = (struct number){.given_up_for = given_up_for, .over_question = over_question};

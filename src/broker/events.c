@@ -100,8 +100,26 @@ int broken(struct broker *b, struct fault *f, const char *what)
     return fault_set(f, "the broker broke the protocol: %s", what);
 }
 
+void channel_commit(struct broker *b, struct channel *c)
+{
+    if (!c->is_uncommitted || c->state != CHANNEL_OPEN)
+        return;
+    c->is_uncommitted = false;
+    wire_put_method(&b->wire, c->number, AMQP_TX_COMMIT_METHOD, &(amqp_tx_commit_t){0});
+}
+
+static void channels_commit(struct broker *b)
+{
+    if (!b->is_uncommitted)
+        return;
+    b->is_uncommitted = false;
+    for (size_t i = 0; i < b->n_queues; i++)
+        channel_commit(b, &b->queues[i]);
+}
+
 int out_flush(struct broker *b, struct fault *f)
 {
+    channels_commit(b);
     if (wire_flush(&b->wire, f))
         return -1;
     if (!wire_pending(&b->wire))

@@ -85,6 +85,8 @@ struct channel {
     struct event_queue held;
     size_t n_held_bytes;
 
+    bool is_uncommitted; /* an ack was written after the latest tx.commit: see methods.c */
+
     uint64_t written_in; /* the filling of the output buffer that n_written belongs to */
     size_t n_written;
 };
@@ -131,9 +133,10 @@ struct broker {
     int64_t answered_ms; /* time at which the first of them became the first */
     size_t n_wanted;     /* questions not sent yet */
     enum close_state closing;
-    int64_t closing_ms; /* time of channel.close */
-    uint64_t unique;    /* unique to this connection: part of its consumer tags */
-    uint64_t filling;   /* counter of the output buffer's fillings: increased when it becomes empty */
+    int64_t closing_ms;  /* time of channel.close */
+    uint64_t unique;     /* unique to this connection: part of its consumer tags */
+    uint64_t filling;    /* counter of the output buffer's fillings: increased when it becomes empty */
+    bool is_uncommitted; /* a channel has uncommitted acks */
 };
 
 /* --- events.c --- */
@@ -172,7 +175,10 @@ void held_drop(struct broker *b, struct channel *c);
 /* Ends the connection because of a violation by the broker. Returns -1. */
 int broken(struct broker *b, struct fault *f, const char *what);
 
-/* Sends buffered bytes, as many as the socket takes. */
+/* Commits the acks that were written since the latest commit. For a method that ends a consumer or the channel. */
+void channel_commit(struct broker *b, struct channel *c);
+
+/* Commits acks and sends buffered bytes, as many as the socket takes. */
 int out_flush(struct broker *b, struct fault *f);
 
 /* --- content.c --- */

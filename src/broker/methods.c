@@ -1,6 +1,11 @@
 /* Sends the caller's methods. All are appended to one output buffer in the order of the calls. Acks stay there until
  * broker_flush (or 16 KiB of them, or until there is nothing to read); other methods are sent at once.
  *
+ * The channels of queues are transactional, and a tx.commit ends the acks of a flush. The broker passes the acks of one
+ * transaction to the queue together, also when unfinished deliveries lie between them, and a quorum queue logs them as
+ * one command. Requeues and rejects are committed one by one: a quorum queue may return those of one transaction in
+ * another order.
+ *
  * The buffer is fair and bounded: until it is empty again each queue may fill a share of it, so that a queue with many
  * methods does not delay the others while the broker reads slowly. */
 
@@ -86,6 +91,7 @@ int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int pref
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
     if (takes_timeout(b, c))
         argument = integer_argument(TIMEOUT_ARGUMENT, c->timeout_ms), n = 1;
+    channel_commit(b, c);
     uint16_t count = prefetch < 1 ? 1 : prefetch > UINT16_MAX ? UINT16_MAX : (uint16_t)prefetch;
     wire_put_method(&b->wire, c->number, AMQP_BASIC_QOS_METHOD, &(amqp_basic_qos_t){.prefetch_count = count});
     wire_put_method(&b->wire, c->number, AMQP_BASIC_CONSUME_METHOD,
@@ -104,6 +110,7 @@ int broker_cancel(struct broker *b, uint32_t queue, uint32_t consumer, struct fa
 
     if (!c)
         return b->wire.is_lost ? wire_flush(&b->wire, f) : 0;
+    channel_commit(b, c);
     wire_put_method(&b->wire, c->number, AMQP_BASIC_CANCEL_METHOD,
                     &(amqp_basic_cancel_t){.consumer_tag = tag_of_consumer(b, consumer, text)});
     written(b, c, len);
@@ -122,6 +129,9 @@ static int settle(struct broker *b, struct broker_tag tag, amqp_method_number_t 
         tag.generation != c->generation || tag.number == 0)
         return 1;
     wire_put_settle(&b->wire, c->number, id, tag.number, flags);
+    c->is_uncommitted = b->is_uncommitted = true;
+    if (id != AMQP_BASIC_ACK_METHOD)
+        channel_commit(b, c);
     written(b, c, len);
     return wire_pending(&b->wire) >= FLUSH_AT ? out_flush(b, f) : 0;
 }

@@ -207,6 +207,8 @@ static uint32_t method_id(uint8_t at)
         AMQP_CONNECTION_START_METHOD,
         AMQP_BASIC_RETURN_METHOD,
         AMQP_BASIC_ACK_METHOD,
+        AMQP_TX_SELECT_OK_METHOD,
+        AMQP_TX_COMMIT_OK_METHOD,
         AMQP_CONNECTION_TUNE_METHOD,
         0x00FF00FF,
     };

@@ -43,6 +43,25 @@ static void many_messages(void **state)
     queue_delete("drv.many");
 }
 
+/* test_broker.py counts the commands that the queue has logged, and deletes it. */
+static void acks_with_gaps(void **state)
+{
+    enum { N = 60 };
+
+    (void)state;
+    queue_make("drv.gaps", "quorum");
+    publish_numbers("drv.gaps", N);
+    struct broker *b = ready("drv.gaps");
+    consume(b, 1, N);
+    for (int i = 0; i < N; i++) {
+        struct broker_tag tag = take(b, i);
+        if (i % 2)
+            assert_int_equal(broker_ack(b, tag, false, &f), 0);
+    }
+    finish(b);
+    depth_becomes("drv.gaps", N / 2);
+}
+
 static void ack_requeue_reject(void **state)
 {
     (void)state;
@@ -1092,6 +1111,7 @@ int main(void)
         cmocka_unit_test(failures_to_connect_are_told),
         cmocka_unit_test(an_abandoned_attempt_cleans_up),
         cmocka_unit_test(many_messages),
+        cmocka_unit_test(acks_with_gaps),
         cmocka_unit_test(ack_requeue_reject),
         cmocka_unit_test(queue_deleted_and_made_again),
         cmocka_unit_test(bad_ack_costs_the_channel),

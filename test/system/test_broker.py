@@ -1,6 +1,7 @@
 """The broker adapter, driven without a sidecar around it: see broker_driver.c for one queue, broker_many.c for many."""
 
 import os
+import re
 import subprocess
 
 import pytest
@@ -23,6 +24,10 @@ def run(name, **environment):
 def test_broker_driver(rabbitmq, certificates):
     run("broker_driver", ONCEWARD_TEST_AMQP=rabbitmq.url(), ONCEWARD_TEST_AMQPS=rabbitmq.tls_url(),
         ONCEWARD_TEST_CA=certificates.ca, ONCEWARD_TEST_OTHER_CA=certificates.other_ca)
+    status = rabbitmq.rabbitmqctl("eval", 'rabbit_quorum_queue:status(<<"/">>, <<"drv.gaps">>).')
+    rabbitmq.connect().channel().queue_delete("drv.gaps")
+    n_commands = int(re.search(r'"Commit Index">>,(\d+)', status)[1])
+    assert 60 <= n_commands < 80, "60 messages were published, and 30 of them acked, with gaps between them"
 
 
 @pytest.mark.long
