@@ -19,10 +19,6 @@
 
 enum {
     DEATH_WAIT_MS = 1000,
-    /* An ack that waits for its predecessors is sent alone after this time: the first with little credit left, the
-     * second otherwise. Acks gather, since a single ack for many deliveries costs the broker a fraction. */
-    ACK_STARVED_MS = 10,
-    ACK_SINGLE_MS = 500,
     /* While messages wait for a slot, no publisher waits for an ack: acks gather for this time. Otherwise each of
      * many queues would send an ack for a few messages in each turn, and the broker would log each to disk. */
     ACK_GATHER_MS = 100,
@@ -68,7 +64,7 @@ static bool is_acked(const struct delivery *d)
     return d->op == OP_ACK && d->phase == PHASE_WANTED && d->wait == WAIT_NONE;
 }
 
-/* How long a prefix may wait for more deliveries: as long as its credit is not needed. */
+/* How long acks may wait for others: as long as their credit is not needed. */
 static int64_t ack_gather_ms(const struct queue *q)
 {
     bool many = q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch;
@@ -76,15 +72,24 @@ static int64_t ack_gather_ms(const struct queue *q)
     return q->drain || order_is_stopping(q) || many || !q->held.wanted[OP_CLAIM].len ? 0 : ACK_GATHER_MS;
 }
 
+/* Once the oldest ack is due, all are sent. */
+static bool acks_are_due(struct queue *q, int64_t now_ms)
+{
+    struct link *oldest = list_first(&q->held.wanted[OP_ACK]); /* the list is in the order of ready_ms */
+
+    if (!oldest)
+        q->flow.acking = false;
+    else if (now_ms - action_at(oldest)->ready_ms >= ack_gather_ms(q))
+        q->flow.acking = true;
+    return q->flow.acking;
+}
+
 /* Acks the whole prefix of finished tags at once. */
 static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
 {
-    struct link *oldest = list_first(&q->held.wanted[OP_ACK]); /* the list is in the order of ready_ms */
     struct delivery *last = NULL;
     size_t n = 0;
 
-    if (!oldest || now_ms - action_at(oldest)->ready_ms < ack_gather_ms(q))
-        return false;
     list_each(&q->held.unacked, k)
     {
         struct delivery *d = container_of(k, struct delivery, in_tags);
@@ -109,46 +114,14 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
     return true;
 }
 
-/* Is there nothing left to claim while slots are free? Then acks bring more. */
-static bool is_starved(const struct queue *q)
-{
-    return q->held.unacked.len * 4 >= (size_t)q->consumer.prefetch * 3 && !q->held.wanted[OP_CLAIM].len &&
-           claims_n_slots(q) < q->rules.concurrency;
-}
-
-/* Is the oldest delivery parked, so that no prefix can be acked? */
-static bool is_blocked(const struct queue *q)
-{
-    struct link *k = q->held.unacked.head.next;
-
-    return k != &q->held.unacked.head && held_is_parked(container_of(k, struct delivery, in_tags));
-}
-
-static int64_t ack_patience_ms(const struct queue *q)
-{
-    if (q->drain || order_is_stopping(q) ||
-        (q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch && is_blocked(q)))
-        return 0;
-    /* The credit is still enough for 100,000/s. */
-    if (q->held.wanted[OP_ACK].len * 4 > (size_t)q->consumer.prefetch * 3)
-        return q->consumer.prefetch < 1000 ? q->consumer.prefetch / 100 : ACK_STARVED_MS;
-    return is_starved(q) ? ACK_STARVED_MS : ACK_SINGLE_MS;
-}
-
-/* Ascending, since the broker searches each tag from the oldest. */
+/* Acks one that has an unfinished predecessor. Ascending, since the broker searches each tag from the oldest. */
 static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
 {
-    int64_t patience = ack_patience_ms(q);
-    struct link *oldest = list_first(&q->held.wanted[OP_ACK]); /* the list is in the order of ready_ms */
     struct delivery *first = NULL;
-
-    if (!oldest || now_ms - action_at(oldest)->ready_ms < patience)
-        return false;
 
     list_each(&q->held.wanted[OP_ACK], k)
     {
-        if (now_ms - action_at(k)->ready_ms >= patience &&
-            (!first || action_at(k)->copy.tag.number < first->copy.tag.number))
+        if (!first || action_at(k)->copy.tag.number < first->copy.tag.number)
             first = action_at(k);
     }
     if (!first)
@@ -177,7 +150,8 @@ static bool next_to_broker(struct queue *q, int64_t now_ms, unsigned can, struct
 {
     if (!q->generation)
         return false;
-    return (can & 1u << OP_ACK && (next_ack_prefix(q, now_ms, ret) || next_ack_single(q, now_ms, ret))) ||
+    return (can & 1u << OP_ACK && acks_are_due(q, now_ms) &&
+            (next_ack_prefix(q, now_ms, ret) || next_ack_single(q, now_ms, ret))) ||
            (can & 1u << OP_REJECT && next_of_broker(q, now_ms, OP_REJECT, ACTION_REJECT, ret)) ||
            (can & 1u << OP_REQUEUE && next_of_broker(q, now_ms, OP_REQUEUE, ACTION_REQUEUE, ret));
 }
@@ -510,11 +484,9 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms)
     until = time_earlier(until, q->tick_ms);
     if (h->wanted[OP_ACK].len && q->generation) {
         int64_t ready = action_at(h->wanted[OP_ACK].head.next)->ready_ms;
-        int64_t ripe = ready + ack_patience_ms(q), gathered = ready + ack_gather_ms(q);
+        int64_t due = q->flow.acking ? now_ms : ready + ack_gather_ms(q);
 
-        until = time_earlier(until, ripe > now_ms ? ripe : now_ms + 1);
-        if (gathered > now_ms)
-            until = time_earlier(until, gathered);
+        until = time_earlier(until, due > now_ms ? due : now_ms + 1);
     }
     until = time_earlier(until, claims_deadline(q, now_ms));
     if (order_is_stopping(q))

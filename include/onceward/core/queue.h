@@ -221,6 +221,7 @@ struct queue {
         double duplicates;           /* share of new messages that turn out to be completed */
         int64_t look_ms;             /* no lookup for messages that wait for a slot before then */
         int64_t claimed_ms;          /* time of the latest claim */
+        bool acking;                 /* acks are being sent, until none is wanted */
         bool looks_left;             /* some messages that wait for a slot may need a lookup */
         bool last_chances;           /* some wanted claims may be last chances */
         int64_t crowded_ms;          /* time of the latest requeue that made room */
