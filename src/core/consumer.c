@@ -50,7 +50,7 @@ bool consumer_needs_renewal(const struct consumer *c, const struct consumer_load
         return c->prefetch > l->most;
     if (l->cautious && c->prefetch > 1)
         return true;
-    if (c->n_parked > (size_t)c->prefetch / 2 || (c->bounded && !l->cautious))
+    if (c->n_parked > (size_t)c->prefetch / 4 || (c->bounded && !l->cautious))
         return true;
     if (c->prefetch > 1 && largest(c) * (size_t)c->prefetch > l->max_bytes)
         return true;

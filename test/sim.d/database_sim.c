@@ -183,7 +183,7 @@ static void batch_arrives(struct world *w, void *object, uint64_t unused, uint64
 {
     struct batch *b = object;
     struct base_link *l = b->link;
-    int64_t takes_us = STATEMENT_US + ITEM_US * (int64_t)b->n;
+    int64_t takes_us = STATEMENT_US + ITEM_US * (int64_t)b->n + w->plan->commit_us;
     const char *refused = refusal(w->database, b->kind);
     bool only_inserts = true;
 

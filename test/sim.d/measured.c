@@ -133,13 +133,15 @@ static void flow(struct report *r)
     }
 }
 
-/* Defaults of the configuration; the broker is as slow as one whose replicas write each ack to disk. */
+/* Defaults of the configuration; the broker is as slow as one whose replicas write each ack to disk, and the database
+ * writes each commit to disk. */
 static void defaults_plan(struct plan *p, enum deed d, unsigned per_10000, int64_t backoff_ms)
 {
     flow_plan(p, d, per_10000);
     p->application.service_us = 2000;
     p->queues[0].rules.backoff_ms = backoff_ms;
     p->broker_us = 2500;
+    p->commit_us = 2500;
     plan_add(p, 0, CHARACTER_GOOD, FLOW_MESSAGES, 0, 0);
 }
 

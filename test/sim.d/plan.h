@@ -152,6 +152,7 @@ struct plan {
     int64_t settle_us; /* time after that by which everything must be done */
     int64_t stats_interval_ms;
     int64_t broker_us;          /* transmission time of a frame to or from the broker, beyond a local wire */
+    int64_t commit_us;          /* time of a commit of the database, beyond that of its statement */
     bool own_rows;              /* state files are kept: a sidecar takes over its own rows */
     bool jitter;                /* random transmission times; else always the same */
     bool no_checks_of_progress; /* a measured scenario has its own checks */
