@@ -147,12 +147,11 @@ void channel_opened(struct broker *b, struct channel *c)
     c->generation = generation_next(c->number);
     c->consuming_ms = 0;
     c->has_delivered = false;
+    c->is_transactional = false;
     if (c->stays_shut)
         channel_renew(b, c);
-    else if (c != &b->ask) {
-        wire_put_method(&b->wire, c->number, AMQP_TX_SELECT_METHOD, &(amqp_tx_select_t){0});
+    else if (c != &b->ask)
         event_add(&b->events, c, BROKER_CHANNEL_OPEN)->copy.tag.generation = c->generation;
-    }
 }
 
 /* --- abandoned numbers --- */

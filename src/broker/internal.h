@@ -85,7 +85,8 @@ struct channel {
     struct event_queue held;
     size_t n_held_bytes;
 
-    bool is_uncommitted; /* an ack was written after the latest tx.commit: see methods.c */
+    bool is_transactional; /* tx.select was sent since the channel was opened: see methods.c */
+    bool is_uncommitted;   /* an ack was written after the latest tx.commit */
 
     uint64_t written_in; /* the filling of the output buffer that n_written belongs to */
     size_t n_written;

@@ -4,7 +4,8 @@
  * The channels of queues are transactional, and a tx.commit ends the acks of a flush. The broker passes the acks of one
  * transaction to the queue together, also when unfinished deliveries lie between them, and a quorum queue logs them as
  * one command. Requeues and rejects are committed one by one: a quorum queue may return those of one transaction in
- * another order.
+ * another order. The first consumer's methods begin with tx.select. A refusal then delays the next consumer, whereas a
+ * channel that is refused when it opens would open again at once.
  *
  * The buffer is fair and bounded: until it is empty again each queue may fill a share of it, so that a queue with many
  * methods does not delay the others while the broker reads slowly. */
@@ -92,6 +93,9 @@ int broker_consume(struct broker *b, uint32_t queue, uint32_t consumer, int pref
     if (takes_timeout(b, c))
         argument = integer_argument(TIMEOUT_ARGUMENT, c->timeout_ms), n = 1;
     channel_commit(b, c);
+    if (!c->is_transactional)
+        wire_put_method(&b->wire, c->number, AMQP_TX_SELECT_METHOD, &(amqp_tx_select_t){0});
+    c->is_transactional = true;
     uint16_t count = prefetch < 1 ? 1 : prefetch > UINT16_MAX ? UINT16_MAX : (uint16_t)prefetch;
     wire_put_method(&b->wire, c->number, AMQP_BASIC_QOS_METHOD, &(amqp_basic_qos_t){.prefetch_count = count});
     wire_put_method(&b->wire, c->number, AMQP_BASIC_CONSUME_METHOD,

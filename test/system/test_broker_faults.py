@@ -4,6 +4,7 @@ Whatever it is: each message has its one effect, no attempt is charged, the log 
 own figures show one consumer and nothing unacked. See test_broker_links.py for the link between the two."""
 
 import threading
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -72,6 +73,25 @@ def test_a_channel_closed_for_the_consumer_timeout(own):
                           "application:set_env(rabbit, channel_tick_interval, 60000)")
     gate.open()
     finish(own, sidecar, ["slow", "m1", "m2", "m3", "m4"])
+
+
+def logged_at(line):
+    return datetime.fromisoformat(line["ts"].replace("Z", "+00:00"))
+
+
+def test_a_broker_that_refuses_transactions(own):
+    """A proxy turns tx.select into a tx.commit, which RabbitMQ refuses before it. Each try waits for its time."""
+    select, commit = b"\x00\x5a\x00\x0a\xce", b"\x00\x5a\x00\x14\xce"
+    link = own.new_proxy(own.rabbitmq.port)
+    link.rewrites_up = [(select, commit)]
+    sidecar = start(own, wait=False, top={"broker": {"url": own.rabbitmq.url(port=link.port)}})
+    own.queue.publish("m1")
+    lost = [sidecar.wait_for("disconnected", n=n, peer="broker") for n in (1, 2, 3)]
+    assert all("channel is not transactional" in line["reason"] for line in lost), lost
+    for one, other in zip(lost, lost[1:]):
+        assert logged_at(other) - logged_at(one) >= timedelta(milliseconds=one["next_try_ms"] - 1), lost
+    link.rewrites_up = []
+    finish(own, sidecar, ["m1"])
 
 
 def test_a_queue_deleted_under_work_and_made_again(own):
