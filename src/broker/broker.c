@@ -156,11 +156,13 @@ const char *broker_cluster(const struct broker *b)
 
 bool broker_can_write(const struct broker *b, uint32_t queue, size_t n)
 {
+    enum { SMALL_BYTES = 33 }; /* a requeue with its tx.commit */
     const struct channel *c = channel_of_queue(b, queue);
     size_t share = OUT_MAX / b->n_queues > SHARE_MIN ? OUT_MAX / b->n_queues : SHARE_MIN;
     size_t written = c->written_in == b->filling ? c->n_written : 0;
 
-    return !b->wire.is_lost && (wire_pending(&b->wire) == 0 || (n < share / 32 && written + n * 32 <= share));
+    return !b->wire.is_lost &&
+           (wire_pending(&b->wire) == 0 || (n < share / SMALL_BYTES && written + n * SMALL_BYTES <= share));
 }
 
 bool broker_wants_write(const struct broker *b)
