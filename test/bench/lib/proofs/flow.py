@@ -19,7 +19,7 @@ LEVELS = (0.1, 1, 2, 5, 10, 20)  # percent
 KINDS = ((503, "503"), (429, "429"), (500, "500"), (0, "reset"), (502, "502"))
 TARGETS = {("503", 2): 0.9, ("503", 5): 0.75, ("503", 10): 0.5, ("reset", 1): 0.5, ("502", 1): 0.5, ("429", 2): 0.85}
 DEFAULTS = {("503", 2): 0.9, ("503", 5): 0.75, ("429", 2): 0.85, ("500", 2): 0.85, ("reset", 1): 0.6, ("502", 1): 0.6}
-DEFAULTS_ROUNDS, DEFAULTS_BACKLOG = 3, 30000
+DEFAULTS_ROUNDS, DEFAULTS_BACKLOG = 5, 30000
 CAPACITY, CAPACITY_MS, CAPACITY_SECONDS, CAPACITY_ROUNDS = 5, 20, 6.0, 2
 BACKLOG = 16000
 
