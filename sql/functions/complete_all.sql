@@ -6,10 +6,10 @@
 --   OW002  NULL, more than 10,000, one that is no token (DETAIL names its place), or one that occurs twice
 --   OW003  all of them were used already
 --
--- A single UPDATE changes the rows in one order, and waits for the locks of others. A row that extend changed meanwhile
--- is changed, too. BETWEEN in place of = for the id: with = the generic plan may walk through the whole primary key.
--- If fewer rows than tokens changed, the reason is looked for. It is OW002 if a token occurs twice. The rows of this
--- call are told from others by the time of their completion.
+-- A single UPDATE changes all rows in one order, and waits for rows that other transactions have locked. It also
+-- changes a row that extend changed meanwhile. The id is compared by BETWEEN, because with = the generic plan may walk
+-- through the whole primary key. If fewer rows than tokens changed, tokens_check finds a token that occurs twice, and
+-- tokens_refuse finds every other reason. The time of completion distinguishes the rows of this call from others.
 --
 -- Locks: the rows, in the order of the tokens' text, until the caller's transaction ends. The text before the
 -- second dot is the row's key, and no key contains a dot, so two tokens of two rows have the order of these rows in

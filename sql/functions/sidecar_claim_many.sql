@@ -95,7 +95,7 @@ BEGIN
 
     -- A plain INSERT: ON CONFLICT looks into the index of the key once more for each row, takes a lock and writes WAL
     -- of its own. Another claim may have inserted an id since the snapshot. Then a block of half the items looks again,
-    -- in a new snapshot. The columns are read by their place: unnest would copy each of them into a table of its own.
+    -- in a new snapshot. Elements are read by their place: unnest would copy each array into a table of its own.
     v_n := 0;
     WHILE v_from <= cardinality(p_ids) LOOP
         v_upto := least(v_from + v_size - 1, cardinality(p_ids));

@@ -1,7 +1,8 @@
 -- Reads tokens: the parts of each, with its place in the array, in the order of the tokens' text. The functions that
--- lock rows lock them in this order. before: the key of the message before it as it stands in the token, or NULL.
+-- lock rows lock them in this order. before: the part of the token that names the previous message of its `order.key`,
+-- not decoded; or NULL.
 --
--- A token costs two fifths less than by a call of token_read: this function is inlined, and one pattern checks the
+-- A token costs two fifths less than with a call of token_read: this function is inlined, and one pattern checks the
 -- characters of all tokens together, and the spare bits of each secret. The spare bits of the first part become NULs
 -- behind the id, by an A in place of each padding character. So the decoded part is the consumer, a NUL, the id, and a
 -- NUL for each A. Without a backslash each character of the escape format stands for one byte. A token with another

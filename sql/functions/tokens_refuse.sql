@@ -2,8 +2,8 @@
 -- DETAIL names the first ten that are used, not valid, or behind another message that is not completed, and nothing
 -- about rows whose token the caller does not have.
 --
--- p_now: when the caller completed rows of these tokens, which are valid for it; NULL: it has completed none. The
--- second spelling of one token is used.
+-- p_now: the completion time of the rows that the caller itself has completed with these tokens; NULL: none. These
+-- tokens count as valid. If one of them is passed in two spellings, the second one counts as used.
 --
 -- It has the planner settings of its callers: otherwise its plan may be a sequential scan, which makes unrelated
 -- serializable transactions fail.
@@ -52,8 +52,8 @@ BEGIN
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'OW001',
         MESSAGE = 'not all of these transaction tokens are valid',
-        -- None, if the message before one of them in its key was completed while the caller ran.
-        DETAIL = CASE WHEN v_bad = 0 THEN 'A message was completed meanwhile that comes before one of them in its key.'
+        -- All tokens are valid by now if the previous message of a key was completed while the caller ran.
+        DETAIL = CASE WHEN v_bad = 0 THEN 'The message before one of them in its key was completed only during this call.'
                       ELSE format('%s of %s: %s%s.%s', v_bad, cardinality(p_tokens), v_names,
                           CASE WHEN v_bad > c_named THEN format('; and %s more', v_bad - c_named) ELSE '' END,
                           CASE WHEN v_lost > 0 THEN

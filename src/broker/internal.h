@@ -86,7 +86,7 @@ struct channel {
     size_t n_held_bytes;
 
     bool is_transactional; /* tx.select was sent since the channel was opened: see methods.c */
-    bool is_uncommitted;   /* an ack was written after the latest tx.commit */
+    bool is_uncommitted;   /* an ack, reject or requeue was written after the latest tx.commit */
 
     uint64_t written_in; /* the filling of the output buffer that n_written belongs to */
     size_t n_written;
@@ -176,7 +176,8 @@ void held_drop(struct broker *b, struct channel *c);
 /* Ends the connection because of a violation by the broker. Returns -1. */
 int broken(struct broker *b, struct fault *f, const char *what);
 
-/* Commits the acks that were written since the latest commit. For a method that ends a consumer or the channel. */
+/* Commits the acks, rejects and requeues that were written since the latest commit. Called for each flush, before
+ * any other method on the channel, and after each reject or requeue. */
 void channel_commit(struct broker *b, struct channel *c);
 
 /* Commits acks and sends buffered bytes, as many as the socket takes. */

@@ -2,7 +2,7 @@
  * broker_flush (or 16 KiB of them, or until there is nothing to read); other methods are sent at once.
  *
  * The channels of queues are transactional, and a tx.commit ends the acks of a flush. The broker passes the acks of one
- * transaction to the queue together, also when unfinished deliveries lie between them, and a quorum queue logs them as
+ * transaction to the queue together, even if unfinished deliveries lie between them, and a quorum queue logs them as
  * one command. Requeues and rejects are committed one by one: a quorum queue may return those of one transaction in
  * another order. The first consumer's methods begin with tx.select. A refusal then delays the next consumer, whereas a
  * channel that is refused when it opens would open again at once.

@@ -45,8 +45,8 @@ bool command_is_configured(const struct config *c, const char *consumer);
 /* Prints that there is no consumer of this name. Returns STATUS_FAILED. */
 int command_no_consumer(const char *command, const char *path, const char *consumer);
 
-/* Refuses a name of which neither the configuration nor the database has anything: a typing error. NULL: any consumer.
- * The schema must exist. STATUS_DONE, or the exit status after an error on standard error. */
+/* Refuses a name that neither the configuration nor the database knows: a typing error. NULL: any consumer. The schema
+ * must exist. STATUS_DONE, or the exit status after an error on standard error. */
 int command_check_consumer(const char *command, const char *path, const struct config *c, struct admin *a,
                            const char *consumer);
 

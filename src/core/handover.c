@@ -1,7 +1,7 @@
 /* The active replica of each partition of an ordered consumer.
  *
- * A queue with a single active consumer delivers to one replica. When the channel of that one closes, the replica that
- * has waited longest becomes active.
+ * A queue with a single active consumer delivers to one replica. When that replica closes its channel, the one that has
+ * waited longest becomes active.
  *
  * Every replica computes the same owners from the members of the consumer, which are the replicas that are subscribed
  * to a partition of it. The owner of a partition stays subscribed to it. Every other replica subscribes to it again,
@@ -11,14 +11,14 @@
  *   ACTIVE, nothing is held ── the same ──▶ closes, subscribes again; the owner is active now
  *   ACTIVE, messages are held ── the others have had the time to step behind ──▶ order_stop, subscribes again
  *
- * Without a change of the members, a replica steps once a minute at most. Only the last kind of step returns messages,
- * and the broker counts a delivery for each of them. So it happens once a minute at most in every case. If another
- * replica than the owner becomes active, it does as the former one did.
+ * While the members stay the same, a replica steps at most once a minute. Only the last kind of step returns messages,
+ * and the broker counts a delivery for each of them. So that step happens at most once a minute, even if the members
+ * change. If a replica other than the owner becomes active, it steps behind the owner in its turn.
  *
- * Consumer priorities would choose the owner, too, and would return fewer messages. But only quorum queues of RabbitMQ
- * 4 know them, and 4.3.6 does not forget an active consumer whose channel ends while a higher priority waits for its
- * deliveries. Once no other consumer is there, that one becomes active again, and nobody gets a message until the queue
- * has another leader. */
+ * Consumer priorities could choose the owner, too, and would return fewer messages. But only quorum queues of RabbitMQ
+ * 4 choose by them, and 4.3.6 keeps an active consumer whose channel ends while one with a higher priority waits for
+ * its deliveries. Once no other consumer is left, the dead one becomes active again, and the queue stands still until
+ * it has another leader. */
 #include "core/handover.h"
 
 #include "core/notes.h"
@@ -33,7 +33,7 @@
 
 enum {
     SETTLE_MS = 800,  /* replicas that start together see each other first */
-    OTHERS_MS = 2500, /* interval of the reports: the others have stepped behind the owner by then */
+    OTHERS_MS = 2500, /* interval of the reports: within it the others step behind the owner */
     STEP_AGAIN_MS = 60000,
     KNOWN_MS = 10000, /* a report of the replicas counts for this long: a slow database delays the next one */
     SUBSCRIBE_AGAIN_MS = 1000,
@@ -261,7 +261,7 @@ static bool is_long_ago(int64_t at_ms, int64_t now_ms)
     return !at_ms || now_ms - at_ms >= STEP_AGAIN_MS;
 }
 
-/* While replicas differ about the partitions, each may consider the other one the owner. */
+/* Replicas that have different sets of partitions may each take the other one for the owner: hence the minute. */
 static bool may_step(const struct queue *q, int64_t now_ms)
 {
     const struct handover *h = &q->handover;

@@ -5,7 +5,7 @@
 
 /* The part of core/handover.c that other files of the core call, for ordered queues only. */
 
-/* A subscription begins now. */
+/* The queue subscribes now. */
 void handover_subscribes(struct queue *q);
 
 void handover_delivered(struct queue *q);

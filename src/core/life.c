@@ -617,8 +617,8 @@ static int64_t circle_wait_ms(struct queue *q, const struct delivery *d)
 }
 
 /* A dead message that the queue's own dead-letter exchange redelivers waits once before it is rejected again.
- * Other copies of its id do not wait for it. Without a letter it waits only if it is not near the delivery limit.
- * STEP_STAY: not such a message. */
+ * Other copies of its id do not wait for it. If it has no dead letter yet, it waits only while it is not near the
+ * delivery limit. STEP_STAY: not such a message. */
 static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery *d, enum operation then)
 {
     static const char why[] = "the queue's dead-letter exchange leads back to it";
@@ -1313,8 +1313,8 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
     return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
 }
 
-/* A Retry-After of 0 must not lead to a busy loop: its wait is at least the shortest backoff. As the header counts
- * whole seconds, each other value outranks the backoff. */
+/* A Retry-After of 0 must not lead to a busy loop: the wait is at least the shortest backoff, or a second if that is
+ * less. Every wait of a second or more is therefore obeyed as it is. */
 static int64_t asked_wait_ms(const struct queue *q, const struct delivery *d, int64_t retry_after_ms)
 {
     enum { SECOND_MS = 1000 };

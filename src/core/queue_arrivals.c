@@ -179,7 +179,7 @@ static void tell_channel_lost(struct queue *q, bool no_queue, int64_t wait_ms, c
 void queue_channel_lost(struct queue *q, int64_t now_ms, int code, const char *reason)
 {
     enum { CONSUME_FIRST_MS = 1000, CONSUME_LAST_MS = 30000, NOT_FOUND = 404 };
-    bool steps = false; /* behind the owner, which is not worth a line */
+    bool steps = false; /* closed to step behind the owner: the next subscription is not logged */
     struct link *k;
 
     if (!q->generation && q->consumer.state == CONSUMER_NONE && !code)

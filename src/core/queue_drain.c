@@ -52,8 +52,8 @@ static void drain_out(struct queue *q, int64_t now_ms)
     }
 }
 
-/* Is a statement about the delivery still without an answer, sent or not? The drain is about to end. A message that was
- * renewed too often is not renewed again. */
+/* Near the end of a drain: does the delivery still need an answer of the database, whether its statement was sent or
+ * not? A message that was renewed too often is not renewed again. */
 static bool drain_is_unanswered(const struct delivery *d)
 {
     return operation_info(d->op)->link == LINK_DATABASE && d->wait != WAIT_RENEWAL;
@@ -67,7 +67,7 @@ static bool drain_completes(const struct queue *q, const struct delivery *d)
 }
 
 /* Publishes a copy of a message that the broker would drop when requeued, or stores it whole. The row is left
- * unchanged. With a delivery limit of 0 that is each message. */
+ * unchanged. With a delivery limit of 0 the broker would drop every message. */
 static void drain_near(struct queue *q, int64_t now_ms)
 {
     for (struct link *k = q->held.unacked.head.next, *next; k != &q->held.unacked.head; k = next) {

@@ -64,7 +64,7 @@ static bool is_acked(const struct delivery *d)
     return d->op == OP_ACK && d->phase == PHASE_WANTED && d->wait == WAIT_NONE;
 }
 
-/* How long acks may wait for others: as long as their credit is not needed. */
+/* Time for which acks gather: none if their credit is needed. */
 static int64_t ack_gather_ms(const struct queue *q)
 {
     bool many = q->held.wanted[OP_ACK].len * 8 >= (size_t)q->consumer.prefetch;
@@ -114,7 +114,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
     return true;
 }
 
-/* Acks one that has an unfinished predecessor. Ascending, since the broker searches each tag from the oldest. */
+/* Acks one delivery behind an unfinished one. Tags ascend, since the broker searches each from the oldest. */
 static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
 {
     struct delivery *first = NULL;

@@ -16,7 +16,7 @@ struct queues {
     size_t *ranks;            /* ranks in the order of the consumer names, by bytes */
     enum inbox_registration *registrations;
     char **refusals;       /* texts; NULL: none */
-    bool *of_other_broker; /* refused only since the record names another broker */
+    bool *of_other_broker; /* refused only because the record names another broker */
     char **ranges;         /* the recorded range, if it is wider; or NULL */
     char **formers;        /* the range that the last registration replaced; or NULL */
     bool *ended;           /* all partitions outside the own range are empty */

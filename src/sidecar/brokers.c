@@ -290,8 +290,8 @@ static void watch_kind(struct sidecar_queue *sq)
     }
 }
 
-/* Must the broker be asked for its name again? A connection gets it once. Only if each queue of the connection is
- * refused for it, and none has deliveries, which would be lost. */
+/* Must Onceward reconnect to read the broker's name again? A connection reads it once. It is given up only if each of
+ * its queues is refused because of the name, and none holds deliveries, which the broker would redeliver. */
 static bool must_ask_name(const struct sidecar *s, const struct broker_link *k)
 {
     bool is_used = false;
@@ -324,7 +324,7 @@ static void tick(struct sidecar *s, struct broker_link *k)
         if (is_on(k, &s->queues[i]))
             watch_kind(&s->queues[i]);
     if (must_ask_name(s, k))
-        lost(s, k, "a consumer belongs to a broker of another name: this one is asked for its name again");
+        lost(s, k, "its name is not the recorded one: Onceward reconnects to read it again");
     else if (broker_tick(k->broker, &f))
         lost(s, k, f.text);
 }

@@ -36,7 +36,7 @@ static const char usage_text[] =
     "seed runs both\n"
     "  --measured     runs the measured scenarios (throughput beside bad answers, crashes, outages, …), or "
     "one; each says what it measured, and what it asks for\n"
-    "  --mutants      builds and runs each mutant: the oracle must catch it within 2,000 seeds\n"
+    "  --mutants      builds and runs each mutant: the oracle must catch it within 4,000 seeds\n"
     "  --save-mutant  writes the changes that are not staged as a mutant, and undoes them\n"
     "  --differential asks the simulated inbox and the real functions the same, at random: DRIVER is the "
     "program test/system/inbox_calls of a build,\n"

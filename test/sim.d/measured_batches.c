@@ -237,8 +237,8 @@ static void all_hang(struct report *r)
             "no request is answered, batches of 100", text);
 }
 
-/* The application takes 20 messages in a request at most: three requests halve the learned size to 12, and it grows
- * above 20 with every sixth success of a full request. */
+/* The application takes 20 messages in a request at most: three refused requests halve the learned size to 12, and it
+ * grows above 20 with every sixth success of a full request. */
 static void too_many_messages(struct report *r)
 {
     static const struct {
@@ -257,7 +257,7 @@ static void too_many_messages(struct report *r)
         add_among(&p, CHARACTER_GOOD, 1600);
         measure(&p, &f);
         snprintf(text, sizeof(text),
-                 "%llu of %llu requests were above (at most 3 and a seventh), %zu of 1,601 done, %d charged",
+                 "%llu of %llu requests were above (at most 3 and 1 in 7), %zu of 1,601 done, %d charged",
                  (unsigned long long)f.out.counts.n_too_many, (unsigned long long)f.out.counts.n_posts,
                  f.n_done[CHARACTER_GOOD], f.n_charged);
         verdict(r, &f,

@@ -876,8 +876,8 @@ static bool step_is_due(const struct world *w, const struct sidecar *s, int queu
            !q->pauses[PAUSE_DELIVERY_LIMIT].since_ms && !holds_last(w, q, queue);
 }
 
-/* The owner becomes active: after a report of both, the time in which the others step behind it, and the requests in
- * flight. */
+/* The owner must become active once both have reported, the others have stepped behind it, and the requests in flight
+ * have ended. */
 static void check_handover(struct world *w, struct sidecar *s, int queue)
 {
     struct handover_counts *h = &s->queues[queue].handover;
@@ -888,7 +888,8 @@ static void check_handover(struct world *w, struct sidecar *s, int queue)
     if (!h->even_us || h->even_us < s->frozen_until_us || !step_is_due(w, s, queue))
         h->even_us = w->now_us;
     else if (w->now_us - h->even_us > patience_us)
-        oracle_broken(w, "handover", "a replica that does not own an ordered queue is active for %lld s",
+        oracle_broken(w, "handover",
+                      "a replica that does not own an ordered queue has been active for %lld s",
                       (long long)(w->now_us - h->even_us) / 1000000);
 }
 

@@ -126,7 +126,7 @@ static void check_backoff(struct world *w, const struct batch_item *item, int n_
                       item->truth->id, (long long)delay, n_most, (long long)least, (long long)most);
 }
 
-/* Retry-After is obeyed. If it is shorter than a second and the shortest backoff, that or a second is the wait. */
+/* Retry-After is obeyed, but the wait is at least the shortest backoff, or a second if that is less. */
 static void check_retry_after(struct world *w, const struct batch_item *item, const struct free_ends *f,
                               int64_t asked_ms)
 {

@@ -30,10 +30,10 @@ struct sidecar_queue {
     int64_t others_us;          /* latest time at which another sidecar consumed it */
     struct handover_counts {    /* of an ordered queue, in this start */
         unsigned members;       /* a bit for each sidecar that was subscribed to it at the latest report */
-        int n_changes, n_heard; /* of the members; subscriptions of others */
+        int n_changes, n_heard; /* changes of the members; new subscriptions of others */
         int n_lost, n_steps;    /* channels lost unplanned; steps behind the owner */
         int64_t heard[SIDECARS_MAX];
-        /* Latest times: it returned messages for that, another one was able to consume, and no step was due. */
+        /* Latest times: a step returned messages, another sidecar was able to consume, no step was due. */
         int64_t returned_us, ready_us, even_us;
     } handover;
     bool unclean;     /* the previous start was killed, and no delivery of this start has shown that it kills

@@ -151,7 +151,7 @@ def test_a_channel_that_closes_beside_a_higher_priority_hands_all_over_in_order(
 
 
 def test_a_channel_that_ends_beside_a_higher_priority_leaves_no_consumer(place, rabbitmq):
-    """RabbitMQ 4.3.6 keeps it, and delivers to it once nobody else is there. So Onceward sends no priorities."""
+    """RabbitMQ 4.3.6 keeps it, and delivers to it once no other consumer is left. So Onceward sends no priorities."""
     queue = place.queue({**QUORUM, **SINGLE})
     first = place.consumer(queue, HELD)
     first.wait(HELD)

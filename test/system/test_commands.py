@@ -1007,7 +1007,7 @@ def test_status_counts_and_names_the_ten_oldest(place):
 
 
 def test_status_knows_the_outbox_of_the_configuration(place):
-    """Its dead letters have the consumer onceward-outbox. Without an outbox in the configuration they are another program's."""
+    """Its dead letters have the consumer onceward-outbox. Without an outbox in the configuration, they belong to another configuration."""
     place.letter("d1", consumer="onceward-outbox")
     for outbox, mark in (({}, r" \*"), ({"outbox": {}}, "")):
         out = good("status", "--config", place.write(top=outbox))

@@ -157,7 +157,7 @@ def test_the_command_that_shows_the_id_of_a_message(bed, tmp_path):
     bed.queue.get()
 
 
-# What a command prints then; the consumer "mails" of side-effects.md has no dead letters.
+# Output of the commands then; the consumer "mails" of side-effects.md has no dead letters.
 SHOWN = {"check": "Everything answers", "reload": "reloaded", "status": "relay", "top": "LIMIT", "dead list": "No dead letters", "dead redrive": "No dead letters"}
 
 

@@ -1,4 +1,4 @@
-"""Which replica is active on ordered partitions: each on as many as the others, give or take one. The order holds meanwhile."""
+"""Active replicas of ordered partitions: each replica has as many as the others, give or take one. The order holds meanwhile."""
 
 import threading
 

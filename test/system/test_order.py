@@ -719,8 +719,8 @@ def at(line):
 
 
 def test_replicas_that_both_receive_messages_pause(bed):
-    """The user may not read the queue's arguments, so a missing single active consumer is seen by its effect alone: messages beyond the
-    prefetch of the replica with the higher priority go to the other one."""
+    """The user may not read the queue's arguments, so a missing single active consumer is seen by its effect alone: both replicas
+    receive messages."""
     Ordered(bed, arguments={"x-queue-type": "quorum"})
     bed.app.handler = lambda request, reply: time.sleep(0.1) or bed.app.commit(request) and 200
     user = f"reader-{bed.name[-6:]}"

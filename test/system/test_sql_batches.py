@@ -193,7 +193,7 @@ def arrays(r):
 
 
 def test_tokens_are_read_together_as_one_by_one(pg):
-    """The same parts or the same error, whatever the array holds: also if the check for a token that is there twice comes last."""
+    """Each array gives the same parts or the same error, even if the check for duplicate tokens comes last."""
     pg.query("""
         CREATE FUNCTION public.reads(tokens text[], together boolean) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
         SET plan_cache_mode = force_generic_plan AS $$
@@ -533,7 +533,7 @@ def test_a_token_that_is_spelled_in_two_ways_is_used_once(inbox, app, run):
 
 
 def test_the_one_before_is_completed_while_a_call_waits(pg, inbox, app, run, sessions):
-    """It was not when the call looked, so the call fails; what it says is true when it ends."""
+    """It was not completed when the call began, so the call fails. The DETAIL is true when the call ends."""
     inbox.claim("z")
     first, second, last = sessions(Application), sessions(Application), inbox.token("z")
     assert run[1] < last, "the order in which their rows are changed"
@@ -546,7 +546,7 @@ def test_the_one_before_is_completed_while_a_call_waits(pg, inbox, app, run, ses
     second.rollback()
     thread.join(60)
     assert found[0].pgcode == "OW001"
-    assert found[0].diag.message_detail == "A message was completed meanwhile that comes before one of them in its key."
+    assert found[0].diag.message_detail == "The message before one of them in its key was completed only during this call."
     assert complete_all(app, [last, run[1]]) == 2
 
 

@@ -1,4 +1,4 @@
-/* Which replica is active on an ordered queue: owners, stepping behind them, leaving. */
+/* The active replica of an ordered queue: owners, stepping behind them, leaving. */
 #include "bed.h"
 #include "onceward/core/handover.h"
 
@@ -212,7 +212,7 @@ static void test_an_idle_replica_steps_behind_the_owner_once_the_members_are_set
     assert_int_equal(w->n_subscribed, 3);
     assert_int_equal(w->n[EVENT_RETURNED], 0);
     assert_int_equal(w->n[EVENT_HANDOVER], 0);
-    assert_int_equal(w->n[EVENT_CONSUMING], 2); /* of the start */
+    assert_int_equal(w->n[EVENT_CONSUMING], 2); /* logged at the start */
     assert_int_equal(w->q[not_owned(w)].handover.behind, 1);
     end(w);
 }
@@ -240,7 +240,7 @@ static void test_it_steps_once_for_each_subscription_of_the_owner(void **state)
     end(w);
 }
 
-/* Two replicas that differ about the partitions may each step behind the other one. */
+/* Two replicas that have different sets of partitions may each step behind the other one. */
 static void test_it_steps_once_a_minute_at_most_unless_the_members_change(void **state)
 {
     struct world *w = world();
@@ -307,7 +307,7 @@ static void test_a_connection_that_is_lost_during_a_step_is_logged(void **state)
 
     report(w, OTHER, 1, 2);
     n = not_owned(w);
-    w->can = 1u << OP_CLAIM; /* which is never answered */
+    w->can = 1u << OP_CLAIM; /* the claim is never answered */
     deliver(w, n);
     for (int i = 0; i < 100 && !w->q[n].handover.steps; i++) {
         report(w, OTHER, 1, 2);
@@ -331,7 +331,7 @@ static void test_it_keeps_the_partition_that_it_owns(void **state)
     report_for(w, 1, 70000);
     report_for(w, 2, 5000);
     assert_int_equal(w->n[EVENT_RETURNED], 0);
-    assert_int_equal(w->n_reopened, 2); /* both of the other partition */
+    assert_int_equal(w->n_reopened, 2); /* both times the other partition */
     end(w);
 }
 

@@ -287,7 +287,7 @@ static int first_takes_long(struct world *w, int message, int attempt)
     return message ? 200 : UNANSWERED;
 }
 
-/* The first one is parked, or in flight. */
+/* The first delivery is parked, or in flight. */
 static void test_acks_do_not_wait_for_the_first_delivery(void **state)
 {
     struct world *w = world(first_is_busy);

@@ -102,7 +102,7 @@ static void run(struct world *w, int64_t until)
         turn(w);
 }
 
-/* Wakes the queue only when it asks for it. */
+/* Wakes the queue only at its deadlines. */
 static void run_deadlines(struct world *w, int64_t until)
 {
     int64_t at = queue_deadline(&w->q, w->now);
@@ -692,7 +692,7 @@ static void test_a_drain_publishes_a_message_whose_release_has_no_answer(void **
     end(w);
 }
 
-/* The database is silent since the claim, which the end of the grace period releases. Ends with its release sent. */
+/* The database is silent after the claim. Returns at the end of the grace period, when the release was sent. */
 static struct world *drain_without_answers(int64_t delivery_limit, int64_t *ret_ends)
 {
     struct world *w = world(KIND_QUORUM);
@@ -747,7 +747,7 @@ static void test_a_drain_requeues_a_message_far_from_its_limit_without_an_answer
     end(w);
 }
 
-/* The database takes no release, for example because it is silent about others. Ends with the release wanted. */
+/* No release can be sent, for example because the database is silent about others. Returns while it is wanted. */
 static struct world *drain_without_releases(const char *no_renewal, int64_t *ret_ends)
 {
     struct world *w = world(KIND_QUORUM);
@@ -791,7 +791,7 @@ static void test_a_drain_stores_a_message_whose_release_was_not_sent(void **stat
     end(w);
 }
 
-/* In `response` a copy would repeat the effect. */
+/* With `response` a copy would repeat the effect. */
 static void test_a_drain_completes_what_was_answered(void **state)
 {
     struct world *w = world(KIND_QUORUM);
@@ -818,7 +818,7 @@ static void test_a_drain_completes_what_was_answered(void **state)
     end(w);
 }
 
-/* The letter has no answer for 500 ms, and the broker takes publications by then. */
+/* The dead letter has no answer for 500 ms, although the broker takes publications again by then. */
 static void test_a_drain_keeps_the_letter_that_replaces_a_copy(void **state)
 {
     int64_t ends;

@@ -150,7 +150,7 @@ static void test_not_now_waits_as_asked(void **state)
     }
 }
 
-/* A Retry-After of 0 in a series must not be a busy loop, and a second is obeyed. */
+/* Repeated answers with a Retry-After of 0 must not lead to a busy loop. A second is obeyed. */
 static void test_not_now_at_once_waits_longer_up_to_a_second(void **state)
 {
     static const int64_t waits_ms[] = {100, 200, 400, 800, 1000, 1000};

@@ -12,7 +12,7 @@ struct queue;
 struct handover_peer {
     uint64_t who;         /* handover_hash of its instance */
     size_t partition;     /* index */
-    int64_t subscription; /* number, above 0, that none of its other subscriptions has, in any start */
+    int64_t subscription; /* its number, above 0: unique for that replica, also across restarts */
     bool may_consume;     /* able to process a message now */
     bool is_active;       /* the receiver of the partition's messages, as far as that replica knows */
 };
@@ -25,7 +25,7 @@ uint64_t handover_hash(const void *data, size_t len);
 void handover_assign(const uint64_t *members, size_t n_members, const uint64_t *partitions,
                      size_t n_partitions, uint64_t *ret_owners);
 
-/* Takes the hashes of this instance and of the queue's name. Before any fact. */
+/* Takes the hashes of this instance and of the queue's name. Called before any fact. */
 void handover_init(struct queue *q, uint64_t self, uint64_t partition);
 
 /* Takes the subscriptions of all other replicas to the partitions of one consumer. True: their next report is wanted

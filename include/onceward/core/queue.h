@@ -185,16 +185,16 @@ struct queue {
     struct handover {             /* of an ordered queue: which replica is active, see core/handover.h */
         uint64_t self, partition; /* hashes of the instance and of the queue's name */
         uint64_t owner;           /* hash of its instance; 0: unknown */
-        int64_t ahead;            /* subscription of the owner, another replica that may consume; 0: none */
-        int64_t behind;           /* the same, when this replica subscribed */
+        int64_t ahead;  /* subscription of the owner, if that is another replica that may consume; or 0 */
+        int64_t behind; /* its value when this replica subscribed */
         bool other_is_active;
         bool is_active;      /* deliveries arrive here, as far as is known */
         bool is_told;        /* as a standby */
         bool steps;          /* the channel is closed so that this replica steps behind the owner */
         int64_t heard_ms;    /* time of the latest report of the other replicas */
-        int64_t wanted_ms;   /* time from which it should step behind the owner; 0: it need not */
-        int64_t stepped_ms;  /* latest time at which it did; 0: never */
-        int64_t returned_ms; /* the same, with messages that it held */
+        int64_t wanted_ms;   /* time since which this replica should step behind the owner; 0: it need not */
+        int64_t stepped_ms;  /* time of its latest step; 0: none yet */
+        int64_t returned_ms; /* the same, of a step that returned messages */
     } handover;
     struct consumer consumer;
     uint64_t generation; /* of its channel; 0: none */
@@ -221,7 +221,7 @@ struct queue {
         double duplicates;           /* share of new messages that turn out to be completed */
         int64_t look_ms;             /* no lookup for messages that wait for a slot before then */
         int64_t claimed_ms;          /* time of the latest claim */
-        bool acking;                 /* acks are being sent, until none is wanted */
+        bool acking;                 /* all wanted acks are being sent */
         bool looks_left;             /* some messages that wait for a slot may need a lookup */
         bool last_chances;           /* some wanted claims may be last chances */
         int64_t crowded_ms;          /* time of the latest requeue that made room */

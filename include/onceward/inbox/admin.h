@@ -118,7 +118,7 @@ void fleet_add_outbox(struct buf *out, const struct fleet_outbox *x);
 /* Operator commands, see sql/functions/lever_*.sql: each replica reads them within five seconds. by: the
  * operator; consumer, by and ids must be valid text for the database. */
 
-/* 1: the database has a record, a row or a dead letter of the consumer. 0: nothing. */
+/* 1: the database has a record, a row or a dead letter of the consumer. 0: it has none of these. */
 int admin_knows_consumer(struct admin *a, const char *consumer, struct fault *f);
 
 /* 1: the consumer is recorded, for this queue (NULL: for any). 0: no sidecar has used it yet. *ret_n_replicas: number
