@@ -158,7 +158,7 @@ static struct envelope_member member_of(const struct queue *q, const struct deli
         .content_type = rules->content_type,
         .attempt = d->claim.attempt + d->claim.takeovers,
         .redelivered = delivery_is_redelivered(d),
-        .message = d->message,
+        .message = d->arrival->message,
     };
 }
 
@@ -167,7 +167,7 @@ static void body_add(struct queue *q, struct request *r, const struct delivery *
 {
     struct envelope_member e = member_of(q, d, before, token);
 
-    e.body_is_json = envelope_takes_body(d->message, e.content_type);
+    e.body_is_json = envelope_takes_body(d->arrival->message, e.content_type);
     envelope_add(&r->body, &e);
 }
 
@@ -176,7 +176,7 @@ size_t batches_member_bytes(const struct queue *q, const struct delivery *d, con
     struct buf token = {0};
     struct envelope_member e = member_of(q, d, before, &token);
 
-    e.body_is_json = envelope_takes_type(d->message, e.content_type);
+    e.body_is_json = envelope_takes_type(d->arrival->message, e.content_type);
     size_t n = envelope_size(&e);
 
     buf_deinit(&token);
@@ -190,8 +190,8 @@ static bool member_add(struct queue *q, struct request *r, struct delivery *d, c
     size_t len = r->body.len;
 
     /* Encoding a large body only to drop it would cost its memory twice. */
-    if (len + d->copy.body_len + 2 > batches_bytes(q)) {
-        r->is_full = len + d->copy.body_len + 2 > batch_size_bytes(&q->application->batch_size);
+    if (len + d->arrival->copy.body_len + 2 > batches_bytes(q)) {
+        r->is_full = len + d->arrival->copy.body_len + 2 > batch_size_bytes(&q->application->batch_size);
         return false;
     }
     body_add(q, r, d, before, token);

@@ -46,7 +46,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
 {
     assert(d->op == OP_CLAIM && delivery_has_token(d));
     row_facts(d, now_ms, r);
-    if (r->age_ms > now_ms - d->received_ms)
+    if (r->age_ms > now_ms - d->arrival->received_ms)
         batches_claimed_before(q, d);
     d->claim.of_row = CLAIM_HELD;
     d->row_end = ROW_END_NONE; /* an operator's command was missed */
@@ -127,11 +127,13 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
     if (!held) {
         return step_wait(OP_CLAIM, WAIT_DUE, now_ms + due_look_ms(q, r->wait_ms));
     }
-    if (d->message && is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
+    if (d->arrival->message && is_near(q, d) &&
+        returns_is_last(&q->returns, d->arrival->copy.delivery_count)) {
         return life_dead_letter_held(q, now_ms, d);
     }
     /* The owner may be an earlier start of this instance, whose token outlives the next two crashes. */
-    if (held_can_renew(q, d) && held_is_near(q, d) && returns_is_last(&q->returns, d->copy.delivery_count)) {
+    if (held_can_renew(q, d) && held_is_near(q, d) &&
+        returns_is_last(&q->returns, d->arrival->copy.delivery_count)) {
         return life_renew(d);
     }
     int64_t wait = r->wait_ms + LOCK_LOOK_MS;
@@ -161,7 +163,7 @@ static bool may_be_tried(const struct queue *q, const struct delivery *d)
     case WAIT_ON_HOLD:
         return false;
     case WAIT_HELD:
-        return d->message != NULL;
+        return d->arrival->message != NULL;
     case WAIT_BRAKE:
         return d->op != OP_DEAD_LETTER && !is_exhausted(q, d);
     default:
@@ -221,7 +223,7 @@ static bool adopt_fingerprint(struct delivery *d, struct slice detail)
 {
     static const char key[] = "\"first_fingerprint\" : \"";
     const char *at = detail.len ? memmem(detail.data, detail.len, key, sizeof(key) - 1) : NULL;
-    uint8_t bytes[sizeof(d->fingerprint)];
+    uint8_t bytes[sizeof(d->arrival->fingerprint)];
 
     if (!at || (size_t)(detail.data + detail.len - at) < sizeof(key) - 1 + 2 * sizeof(bytes))
         return false;
@@ -229,7 +231,7 @@ static bool adopt_fingerprint(struct delivery *d, struct slice detail)
     for (size_t i = 0; i < sizeof(bytes); i++)
         if (sscanf(at + 2 * i, "%2hhx", &bytes[i]) != 1)
             return false;
-    memcpy(d->fingerprint, bytes, sizeof(bytes));
+    memcpy(d->arrival->fingerprint, bytes, sizeof(bytes));
     return true;
 }
 

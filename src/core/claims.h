@@ -26,7 +26,7 @@ static inline bool action_take(struct queue *q, int64_t now_ms, struct delivery 
                                struct action *ret)
 {
     life_go(q, now_ms, d, FACT_TURN, step_sent(d));
-    *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->copy.tag};
+    *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->arrival->copy.tag};
     return true;
 }
 

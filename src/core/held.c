@@ -70,7 +70,7 @@ int64_t held_lock_wait_ms(struct delivery *d)
 
 bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 {
-    return d->copy.tag.generation != q->generation;
+    return d->arrival->copy.tag.generation != q->generation;
 }
 
 bool held_is_idle(const struct delivery *d)
@@ -89,20 +89,22 @@ bool held_is_parked(const struct delivery *d)
         return d->outcome.request == REQUEST_PUT_OFF && operation_info(d->op)->idle;
     if (d->wait == WAIT_BRAKE) /* others must arrive to reset the breaker */
         return true;
-    if (d->wait == WAIT_ROOM || (d->wait == WAIT_HELD && !d->message)) /* too large, for now or always */
+    if (d->wait == WAIT_ROOM ||
+        (d->wait == WAIT_HELD && !d->arrival->message)) /* too large, for now or always */
         return true;
     return operation_info(d->op)->idle || d->answer.accepted_until_ms;
 }
 
 bool held_can_renew(const struct queue *q, const struct delivery *d)
 {
-    return d->message && d->id_len && d->renewal != RENEWAL_REFUSED && d->op != OP_DEAD_LETTER &&
-           !delivery_is_rowless(d) && d->row_end != ROW_END_DEAD && !d->given_up && !q->returns.no_renewal;
+    return d->arrival->message && d->arrival->id_len && d->renewal != RENEWAL_REFUSED &&
+           d->op != OP_DEAD_LETTER && !delivery_is_rowless(d) && d->row_end != ROW_END_DEAD && !d->given_up &&
+           !q->returns.no_renewal;
 }
 
 bool held_is_near(const struct queue *q, const struct delivery *d)
 {
-    int64_t count = returns_count(&q->returns, d->copy.delivery_count);
+    int64_t count = returns_count(&q->returns, d->arrival->copy.delivery_count);
 
     if (!count) /* a first delivery */
         return false;
@@ -119,7 +121,7 @@ static struct list *list_of(struct queue *q, const struct delivery *d)
 
 static void count_parked(struct queue *q, const struct delivery *d, int by)
 {
-    if (held_is_parked(d) && d->in_tags.next && d->copy.consumer == q->consumer.number)
+    if (held_is_parked(d) && d->in_tags.next && d->arrival->copy.consumer == q->consumer.number)
         q->consumer.n_parked += (size_t)by;
     assert(q->consumer.n_parked <= SIZE_MAX / 2); /* not below 0 */
 }
@@ -274,7 +276,7 @@ static void lead_id(struct queue *q, struct delivery *d)
 {
     assert(!d->leader && !delivery_has_ended(d));
     list_init(&d->followers);
-    hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->id, d->id_len));
+    hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->arrival->id, d->arrival->id_len));
     d->leader = d;
 }
 
@@ -320,8 +322,9 @@ enum join held_join(struct queue *q, struct delivery *d, const struct delivery *
         lead_id(q, d);
         return JOIN_LEADS;
     }
-    bool same = q->rules.mismatch_is_duplicate ||
-                !memcmp(leader->fingerprint, d->fingerprint, sizeof(d->fingerprint));
+    bool same =
+        q->rules.mismatch_is_duplicate ||
+        !memcmp(leader->arrival->fingerprint, d->arrival->fingerprint, sizeof(d->arrival->fingerprint));
     if (!same && has_known_row(leader))
         return JOIN_MISMATCH;
     if (!same || (q->rules.ordered ? has_earlier_surplus(q, d) : leader->followers.len >= N_FOLLOWERS_MAX))
@@ -400,40 +403,37 @@ void held_outcome(struct delivery *d, enum outcome_kind kind)
                   "all outcomes are zeroed");
 }
 
-struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a)
+struct delivery *held_add(struct queue *q, int64_t now_ms, struct arrival *a)
 {
     struct delivery *d = mem_zalloc(1, sizeof(*d));
 
     assert(a->copy.tag.generation == q->generation);
+    a->received_ms = now_ms;
+    d->arrival = a;
     d->ref = ++q->held.next_ref;
-    d->copy = a->copy;
-    d->received_ms = now_ms;
-    d->message = a->message;
-    d->id = mem_copy(a->id.data ? a->id.data : "", a->id.len);
-    d->id_len = a->id.len;
-    memcpy(d->fingerprint, a->fingerprint, sizeof(d->fingerprint));
     d->claim.unproven_at_ms = -1;
     list_push(&q->held.unacked, &d->in_tags);
     hash_insert(&q->held.by_ref, &d->by_ref, hash_number(d->ref));
-    if (d->message) {
-        q->held.n_bytes += d->copy.n_bytes;
-        q->share->n_bytes += d->copy.n_bytes;
+    if (a->message) {
+        q->held.n_bytes += a->copy.n_bytes;
+        q->share->n_bytes += a->copy.n_bytes;
     }
-    if (d->copy.consumer == q->consumer.number)
+    if (a->copy.consumer == q->consumer.number)
         q->consumer.n_used++;
     return d;
 }
 
 void held_drop_body(struct queue *q, struct delivery *d)
 {
-    assert(!d->message || q->held.n_bytes >= d->copy.n_bytes);
-    assert(!d->message || q->share->n_bytes >= d->copy.n_bytes);
-    if (d->message) {
-        q->held.n_bytes -= d->copy.n_bytes;
-        q->share->n_bytes -= d->copy.n_bytes;
-    }
-    message_free(d->message);
-    d->message = NULL;
+    struct arrival *a = d->arrival;
+
+    if (!a->message)
+        return;
+    assert(q->held.n_bytes >= a->copy.n_bytes && q->share->n_bytes >= a->copy.n_bytes);
+    q->held.n_bytes -= a->copy.n_bytes;
+    q->share->n_bytes -= a->copy.n_bytes;
+    message_free(a->message);
+    a->message = NULL;
 }
 
 void held_drop_tag(struct queue *q, struct delivery *d)
@@ -441,7 +441,7 @@ void held_drop_tag(struct queue *q, struct delivery *d)
     if (!d->in_tags.next)
         return;
     count_parked(q, d, -1);
-    if (d->copy.consumer == q->consumer.number) {
+    if (d->arrival->copy.consumer == q->consumer.number) {
         assert(q->consumer.n_used > 0);
         q->consumer.n_used--;
     }
@@ -472,7 +472,7 @@ static void delivery_free(struct queue *q, struct delivery *d)
     hash_remove(&q->held.by_ref, &d->by_ref);
     request_forget(d);
     held_drop_body(q, d);
-    free(d->id);
+    arrival_free(d->arrival);
     free(d->outcome.error);
     free(d->outcome.said);
     held_outcome(d, OUTCOME_NONE);

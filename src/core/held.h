@@ -15,8 +15,8 @@ void held_deinit(struct queue *q);
  * largest bodies. The properties and headers of all messages may take as much again, or 16 KiB each. */
 size_t held_ordered_most(const struct queue *q);
 
-/* Adds a delivery to no list yet: its first step follows. */
-struct delivery *held_add(struct queue *q, int64_t now_ms, const struct arrival *a);
+/* Adds a delivery to no list yet: its first step follows. Takes over the arrival. */
+struct delivery *held_add(struct queue *q, int64_t now_ms, struct arrival *a);
 
 /* Moves the delivery to another list and clears its timer. For life.c only. */
 void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,

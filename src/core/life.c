@@ -272,7 +272,7 @@ static bool letter_is_left_to_copy(const struct queue *q, const struct delivery 
     if (wait == WAIT_BRAKE)
         return true;
     return op == OP_DEAD_LETTER && delivery_is_rowless(d) &&
-           !returns_is_near(&q->returns, d->copy.delivery_count);
+           !returns_is_near(&q->returns, d->arrival->copy.delivery_count);
 }
 
 /* A delivery whose channel is gone ends, since the broker delivers it again. A claim of ours is released
@@ -399,7 +399,7 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
     case STEP_END: {
         struct delivery *heir;
 
-        if (!d->id_len)
+        if (!d->arrival->id_len)
             brake_ended(&q->share->brake, delivery_hash(q, d));
         held_end(q, now_ms, d);
         if ((heir = held_step_down(q, d)))
@@ -430,7 +430,7 @@ static void life_take(struct queue *q, int64_t now_ms, struct delivery *d, enum 
 static char *find_given_up(const struct queue *q, const struct delivery *d)
 {
     for (size_t at = 0; at < q->commands.ids_len; at += strlen(q->commands.ids + at) + 1)
-        if (d->id_len && slice_equal(delivery_slice(d), slice_of(q->commands.ids + at)))
+        if (d->arrival->id_len && slice_equal(delivery_slice(d), slice_of(q->commands.ids + at)))
             return q->commands.ids + at;
     return NULL;
 }
@@ -456,9 +456,11 @@ void life_given_up_is_dead(struct queue *q, const struct delivery *d)
  * redelivers is recognised by its body. */
 static uint64_t brake_id(const struct queue *q, const struct delivery *d)
 {
-    if (d->id_len)
-        return hash_bytes(d->id, d->id_len);
-    return d->copy.n_rejected ? hash_bytes(d->fingerprint, sizeof(d->fingerprint)) : delivery_hash(q, d);
+    const struct arrival *a = d->arrival;
+
+    if (a->id_len)
+        return hash_bytes(a->id, a->id_len);
+    return a->copy.n_rejected ? hash_bytes(a->fingerprint, sizeof(a->fingerprint)) : delivery_hash(q, d);
 }
 
 static void pause_for_brake(struct queue *q, int64_t now_ms)
@@ -499,8 +501,8 @@ static bool count_message_failure(struct queue *q, int64_t now_ms, const struct 
 
     if (says_nothing_about_others(d))
         return q->share->brake.on;
-    if (!d->id_len && !d->copy.n_rejected) {
-        f.content = hash_bytes(d->fingerprint, sizeof(d->fingerprint));
+    if (!d->arrival->id_len && !d->arrival->copy.n_rejected) {
+        f.content = hash_bytes(d->arrival->fingerprint, sizeof(d->arrival->fingerprint));
         f.again = delivery_is_redelivered(d);
     }
     return count_failure(q, now_ms, &f);
@@ -571,7 +573,7 @@ void life_fail_charged(struct delivery *d, bool charged)
 
 struct step life_renew(struct delivery *d)
 {
-    assert(d->message && d->id_len);
+    assert(d->arrival->message && d->arrival->id_len);
     d->n_waits = 0;
     return step_with(step_want(OP_PUBLISH), EFFECT_LEAVE_REQUEST |
                                                 EFFECT_DROP_TOKEN | /* the claim's window ends by itself */
@@ -609,7 +611,8 @@ static int64_t circle_wait_ms(struct queue *q, const struct delivery *d)
 {
     enum { FIRST_MS = 2000, LAST_MS = 300000, CROWDED_MS = 1000 };
     int64_t most = q->rules.max_hold_ms < LAST_MS ? q->rules.max_hold_ms : LAST_MS;
-    int64_t round = d->copy.n_rejected > q->rules.revive ? d->copy.n_rejected - q->rules.revive : 1;
+    int64_t n_rejected = d->arrival->copy.n_rejected;
+    int64_t round = n_rejected > q->rules.revive ? n_rejected - q->rules.revive : 1;
 
     if (queue_n_parked(q) >= (size_t)q->rules.max_parked / 2 && most > CROWDED_MS)
         most = CROWDED_MS;
@@ -624,11 +627,11 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
     static const char why[] = "the queue's dead-letter exchange leads back to it";
 
     assert(then == OP_REJECT || then == OP_DEAD_LETTER);
-    if (!d->copy.n_rejected || d->has_circled || q->drain ||
+    if (!d->arrival->copy.n_rejected || d->has_circled || q->drain ||
         (d->row_end != ROW_END_DEAD && held_is_near(q, d)))
         return step_stay();
     int64_t wait = circle_wait_ms(q, d);
-    bool again = d->row_end == ROW_END_DEAD && d->message;
+    bool again = d->row_end == ROW_END_DEAD && d->arrival->message;
     struct note *n = notes_tell_limited(q, now_ms, again ? EVENT_DEAD_AGAIN : EVENT_PARKED, d);
 
     if (n) {
@@ -636,7 +639,7 @@ static struct step life_circle(struct queue *q, int64_t now_ms, struct delivery 
         n->reason = why;
     }
     if (again)
-        note_text(n, "rejected here %lld times: %s", (long long)d->copy.n_rejected, why);
+        note_text(n, "rejected here %lld times: %s", (long long)d->arrival->copy.n_rejected, why);
     if (then == OP_REJECT)
         held_drop_body(q, d);
     d->has_circled = true;
@@ -674,7 +677,7 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
     bool rowless = row == LETTER_ROWLESS;
     struct step s;
 
-    assert(why != DEAD_NONE && d->message);
+    assert(why != DEAD_NONE && d->arrival->message);
     letter_set(d, why, row);
     if (rowless && (s = life_circle(q, now_ms, d, OP_DEAD_LETTER)).kind != STEP_STAY)
         return step_with(s, EFFECT_LEAVE_REQUEST);
@@ -683,7 +686,7 @@ struct step life_dead_letter(struct queue *q, int64_t now_ms, struct delivery *d
 
 bool queue_letter_holds(const struct queue *q, const struct delivery *d)
 {
-    return q->rules.holds_dead && d->has_key && !delivery_is_rowless(d) && !d->given_up;
+    return q->rules.holds_dead && d->arrival->has_key && !delivery_is_rowless(d) && !d->given_up;
 }
 
 bool queue_letter_is_new(const struct delivery *d)
@@ -742,7 +745,7 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
  * next message of its key waits for one more window. */
 static bool life_key_waits(const struct queue *q, const struct delivery *d)
 {
-    return q->rules.ordered && !q->rules.transaction && d->has_key &&
+    return q->rules.ordered && !q->rules.transaction && d->arrival->has_key &&
            d->outcome.request == REQUEST_UNANSWERED;
 }
 
@@ -763,7 +766,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
 {
     bool no_id = why == DEAD_NO_MESSAGE_ID || why == DEAD_INVALID_MESSAGE_ID;
 
-    assert(d->message && why != DEAD_NONE);
+    assert(d->arrival->message && why != DEAD_NONE);
     if (text)
         error_text_set(d, text, NULL);
     letter_set(d, why, row);
@@ -796,8 +799,8 @@ void life_limit_words(const struct queue *q, const struct delivery *d, struct bu
 {
     const char *why = d->not_renewed ? d->not_renewed : q->returns.no_renewal;
 
-    buf_printf(ret, "delivered %lld time%s before; ", (long long)d->copy.delivery_count,
-               d->copy.delivery_count == 1 ? "" : "s");
+    buf_printf(ret, "delivered %lld time%s before; ", (long long)d->arrival->copy.delivery_count,
+               d->arrival->copy.delivery_count == 1 ? "" : "s");
     returns_limit_words(&q->returns, ret);
     if (why)
         buf_printf(ret, "; not published to its queue again: %s", why);
@@ -847,7 +850,7 @@ struct step life_leave(struct queue *q, int64_t now_ms, struct delivery *d)
         return life_leave_renewed(q, now_ms, d);
     if (life_must_stay(q, d) && !held_can_renew(q, d) && returns_are_counted(&q->returns) &&
         q->drain < DRAIN_LEAVING) {
-        if (!d->message || !database_is_up(q->database) || delivery_has_token(d))
+        if (!d->arrival->message || !database_is_up(q->database) || delivery_has_token(d))
             return step_stay(); /* cannot be stored now, or is claimed: then the claim decides */
         if (d->wait == WAIT_NONE && d->op == OP_CLAIM)
             return step_stay(); /* the next claim decides */
@@ -959,7 +962,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
     if (d->request && now_ms <= d->claim.window_ends_ms)
         d->request->some_completed = true;
     counter_add(&q->counts.completed, 1);
-    notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->received_ms;
+    notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->arrival->received_ms;
     life_success(q, d);
     return life_ack();
 }
@@ -1236,7 +1239,7 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
 {
     struct note *n;
 
-    assert(d->op == OP_DEAD_LETTER && d->message && delivery_dead_letter(d)->reason != DEAD_NONE);
+    assert(d->op == OP_DEAD_LETTER && d->arrival->message && delivery_dead_letter(d)->reason != DEAD_NONE);
     switch (r->answer) {
     case ROW_DEAD_LETTERED:
         counter_add(&q->counts.dead, 1);
@@ -1426,8 +1429,8 @@ static struct step life_room_due(struct queue *q, int64_t now_ms, struct deliver
     struct queue_room room;
 
     queue_room(q, &room);
-    if (!q->share->n_bytes ||
-        (!life_must_stay(q, d) && d->copy.n_bytes <= room.whole && pause_is_on(q, PAUSE_BYTES_FULL) == false))
+    if (!q->share->n_bytes || (!life_must_stay(q, d) && d->arrival->copy.n_bytes <= room.whole &&
+                               pause_is_on(q, PAUSE_BYTES_FULL) == false))
         return life_requeue(q, d);
     return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
 }
@@ -1443,11 +1446,11 @@ static struct step life_mismatches_leader(struct queue *q, int64_t now_ms, struc
     if (n)
         n->reason = "in flight here";
     buf_add_text(&text, "{\"fingerprint\" : \"");
-    buf_add_hex(&text, d->fingerprint, sizeof(d->fingerprint));
+    buf_add_hex(&text, d->arrival->fingerprint, sizeof(d->arrival->fingerprint));
     buf_add_text(&text, "\", \"first_fingerprint\" : \"");
-    buf_add_hex(&text, leader->fingerprint, sizeof(leader->fingerprint));
+    buf_add_hex(&text, leader->arrival->fingerprint, sizeof(leader->arrival->fingerprint));
     buf_printf(&text, "\", \"first_status\" : \"processing\", \"first_came_ms_ago\" : %" PRId64 "}",
-               now_ms - leader->received_ms);
+               now_ms - leader->arrival->received_ms);
     struct step s = life_die(q, now_ms, d, DEAD_BODY_MISMATCH, LETTER_ROWLESS, buf_text(&text));
     buf_deinit(&text);
     return s;
@@ -1464,7 +1467,7 @@ struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     const struct delivery *leader;
 
-    assert(d->message && d->id_len);
+    assert(d->arrival->message && d->arrival->id_len);
     switch (held_join(q, d, &leader)) {
     case JOIN_LEADS:
         return life_lead(q, d);
@@ -1518,7 +1521,7 @@ struct step life_due(struct queue *q, int64_t now_ms, struct delivery *d)
     case WAIT_ROOM:
         return life_room_due(q, now_ms, d);
     case WAIT_HELD: /* a message without its body is too large, and was held for max_hold */
-        return d->message ? step_want(d->op) : life_leave(q, now_ms, d);
+        return d->arrival->message ? step_want(d->op) : life_leave(q, now_ms, d);
     case WAIT_CIRCLING:
         return life_circled(q, d);
     case WAIT_DUE:

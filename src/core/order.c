@@ -43,14 +43,14 @@ static struct delivery *of_place(struct key_place *p)
  * A later copy of the message is another one, and was delivered at most as often. */
 static const struct delivery *find_former(const struct delivery *d)
 {
-    if (!delivery_is_redelivered(d) || d->copy.delivery_count <= 0)
+    if (!delivery_is_redelivered(d) || d->arrival->copy.delivery_count <= 0)
         return NULL;
     list_each(&d->place.line->places, k)
     {
         const struct delivery *other = of_place(container_of(k, struct key_place, in_line));
 
         if (other != d && slice_equal(delivery_slice(other), delivery_slice(d)) &&
-            other->copy.delivery_count < d->copy.delivery_count)
+            other->arrival->copy.delivery_count < d->arrival->copy.delivery_count)
             return other;
     }
     return NULL;
@@ -72,12 +72,12 @@ void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery 
 
 void order_watch_priority(struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    if (!d->message->has_priority || d->message->priority < PRIORITY_HIGH || q->returns.kind != KIND_QUORUM ||
-        q->returns.server_major < 4 ||
+    if (!d->arrival->message->has_priority || d->arrival->message->priority < PRIORITY_HIGH ||
+        q->returns.kind != KIND_QUORUM || q->returns.server_major < 4 ||
         (q->order.priority_ms && now_ms - q->order.priority_ms < q->rules.stats_interval_ms))
         return;
     q->order.priority_ms = now_ms ? now_ms : 1;
-    notes_tell(q, EVENT_ORDER_PRIORITY, d)->n = d->message->priority;
+    notes_tell(q, EVENT_ORDER_PRIORITY, d)->n = d->arrival->message->priority;
 }
 
 /* Logged only. A pause, as in renewal_loop, would not restore the order: the message stands behind its successors
@@ -92,9 +92,9 @@ void order_watch_loop(struct queue *q, int64_t now_ms, const struct delivery *d)
 
 /* Checks that a key comes from one partition. The table has a place for each hash, so two keys that share a place may
  * come from two partitions unseen. */
-static void watch_partitions(struct queue *q, int64_t now_ms, const struct delivery *d,
-                             const uint8_t key[KEY_BYTES])
+static void watch_partitions(struct queue *q, int64_t now_ms, const struct delivery *d)
 {
+    const uint8_t *key = d->arrival->key;
     struct queue_share *s = q->share;
 
     if (s->n_queues < 2)
@@ -118,11 +118,11 @@ void queue_forget_keys(struct queue *q)
         memset(q->share->keys_seen, 0, N_KEYS_SEEN * sizeof(*q->share->keys_seen));
 }
 
-void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES])
+void order_join(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    assert(q->rules.ordered && d->has_key);
-    keys_join(&q->order.keys, key, &d->place);
-    watch_partitions(q, now_ms, d, key);
+    assert(q->rules.ordered && d->arrival->has_key);
+    keys_join(&q->order.keys, d->arrival->key, &d->place);
+    watch_partitions(q, now_ms, d);
     if (find_former(d))
         order_stop(q, now_ms, "the broker has redelivered messages that it had taken back without notice");
 }
@@ -270,7 +270,7 @@ static const struct delivery *oldest_waiting(const struct queue *q, int64_t now_
 {
     const struct delivery *d = container_of(q->held.unacked.head.next, struct delivery, in_tags);
 
-    return pause_is_any_on(q) || now_ms - d->received_ms < q->rules.stats_interval_ms ? NULL : d;
+    return pause_is_any_on(q) || now_ms - d->arrival->received_ms < q->rules.stats_interval_ms ? NULL : d;
 }
 
 /* First message with others behind it, or else the first one that is held. */

@@ -6,7 +6,7 @@
  * channel has ended, which is read from a committed row: completed, or dead. See order.c. Private to the core. */
 
 /* Gives a new delivery its place in the line of its key. */
-void order_join(struct queue *q, int64_t now_ms, struct delivery *d, const uint8_t key[KEY_BYTES]);
+void order_join(struct queue *q, int64_t now_ms, struct delivery *d);
 
 /* Does an earlier message of its key have to end first? */
 static inline bool order_waits(const struct delivery *d)

@@ -33,7 +33,7 @@ static int64_t n_returns_left(const struct queue *q, const struct delivery *d)
 
     if (limit == LIMIT_UNKNOWN || limit == LIMIT_NONE)
         return INT64_MAX;
-    return limit - returns_count(&q->returns, d->copy.delivery_count);
+    return limit - returns_count(&q->returns, d->arrival->copy.delivery_count);
 }
 
 static bool is_near(const struct queue *q, const struct delivery *d)
@@ -61,9 +61,9 @@ void order_limit_watch(struct queue *q, int64_t now_ms, const struct delivery *d
         }
         return;
     }
-    if (l->count || d->copy.delivery_count <= l->accepted || n_returns_left(q, d) <= 0)
+    if (l->count || d->arrival->copy.delivery_count <= l->accepted || n_returns_left(q, d) <= 0)
         return;
-    l->count = d->copy.delivery_count;
+    l->count = d->arrival->copy.delivery_count;
     assert(l->count > 0);
     snprintf(text, sizeof(text),
              "a message was delivered %lld times before, and the delivery limit of the queue is %d",
@@ -83,7 +83,7 @@ bool order_limit_may_return(const struct queue *q, int64_t now_ms)
     if (!q->order.limit.recorded || !q->held.unacked.len)
         return q->order.limit.recorded;
     const struct delivery *oldest = container_of((struct link *)first, struct delivery, in_tags);
-    return now_ms - oldest->received_ms >= q->rules.max_hold_ms;
+    return now_ms - oldest->arrival->received_ms >= q->rules.max_hold_ms;
 }
 
 int64_t queue_stop_wanted(const struct queue *q, const char **ret_why)

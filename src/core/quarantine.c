@@ -87,7 +87,7 @@ struct delivery *quarantine_next(struct queue *q, int64_t now_ms)
     {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
-        if (now_ms - d->received_ms < q->rules.max_hold_ms && quarantine_join(q, d))
+        if (now_ms - d->arrival->received_ms < q->rules.max_hold_ms && quarantine_join(q, d))
             return d;
     }
     q->quarantine.is_open = false; /* the list is walked once per group */

@@ -141,7 +141,7 @@ int64_t queue_oldest_ms(const struct queue *q, int64_t now_ms)
 
     return k == &q->held.unacked.head
                ? 0
-               : now_ms - container_of((struct link *)k, struct delivery, in_tags)->received_ms;
+               : now_ms - container_of((struct link *)k, struct delivery, in_tags)->arrival->received_ms;
 }
 
 static bool is_paused(const struct queue *q)

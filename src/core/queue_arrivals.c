@@ -22,18 +22,18 @@
 static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
-    bool headers = d->copy.body_len <= q->rules.max_message_bytes;
+    bool headers = d->arrival->copy.body_len <= q->rules.max_message_bytes;
     bool rejects = q->rules.too_large_is_reject && !headers; /* on_too_large is about bodies */
-    bool rests = returns_is_near(&q->returns, d->copy.delivery_count + 2), tells = rests && !rejects;
+    bool rests = returns_is_near(&q->returns, d->arrival->copy.delivery_count + 2), tells = rests && !rejects;
 
-    assert(!d->message);
+    assert(!d->arrival->message);
     if (headers && !q->rules.ordered) {
         pause_begin(q, now_ms, PAUSE_BYTES_FULL, "max_bytes are held");
         return step_wait(OP_REQUEUE, WAIT_ROOM, now_ms + ROOM_LOOK_MS);
     }
     n = notes_tell(q, EVENT_TOO_LARGE, NULL);
     note_text(n, "a message of %" PRIu64 " bytes%s, %s is %zu%s%s%s",
-              headers ? (uint64_t)d->copy.n_bytes : d->copy.body_len,
+              headers ? (uint64_t)d->arrival->copy.n_bytes : d->arrival->copy.body_len,
               headers ? " with its properties and headers" : "",
               headers ? "the most with this max_bytes" : "max_message",
               headers ? held_ordered_most(q) : q->rules.max_message_bytes,
@@ -60,32 +60,31 @@ static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct 
 }
 
 /* A complete delivery of an ordered queue, with an id. */
-static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct delivery *d,
-                                    const struct arrival *a)
+static struct step arrived_in_order(struct queue *q, int64_t now_ms, struct delivery *d, const char *why)
 {
-    assert(q->rules.ordered && d->message && d->id_len);
-    d->has_key = a->has_key;
+    const struct arrival *a = d->arrival;
+
+    assert(q->rules.ordered && a->message && a->id_len);
     handover_delivered(q);
     order_watch_priority(q, now_ms, d);
     if (a->was_here)
         order_watch_loop(q, now_ms, d);
     if (!a->has_key && q->rules.unkeyed_is_dead)
         return life_die(q, now_ms, d, DEAD_NO_KEY, LETTER_ROWLESS,
-                        a->no_key_text ? a->no_key_text
-                                       : "the message has no key where order.key looks for it");
+                        why ? why : "the message has no key where order.key looks for it");
     if (!a->has_key)
         order_watch_unkeyed(q, now_ms, d);
     if (a->has_key)
-        order_join(q, now_ms, d, a->key);
+        order_join(q, now_ms, d);
     return life_join(q, now_ms, d);
 }
 
-void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
+void queue_delivered(struct queue *q, int64_t now_ms, struct arrival *a, const char *why)
 {
     struct note *n;
 
     if (a->copy.tag.generation != q->generation) { /* from a lost channel: it is redelivered */
-        message_free(a->message);
+        arrival_free(a);
         return;
     }
     struct delivery *d = held_add(q, now_ms, a);
@@ -96,7 +95,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
     q->consumer.watch.stuck_for = NULL;
     q->consumer.watch.n_remedies = 0;
     q->consumer.watch.standby = false;
-    if (returns_limit_is_missing(&q->returns, d->copy.delivery_count)) {
+    if (returns_limit_is_missing(&q->returns, a->copy.delivery_count)) {
         n = notes_tell(q, EVENT_LIMITS, NULL);
         struct buf text = {0};
 
@@ -108,12 +107,12 @@ void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a)
         queue_caution_end(q, CAUTION_LIMIT);
     if (q->rules.ordered)
         order_limit_watch(q, now_ms, d);
-    if (d->message && a->no_id == DEAD_NONE)
+    if (a->message && a->no_id == DEAD_NONE)
         d->given_up = life_is_given_up(q, d);
     life_go(q, now_ms, d, FACT_DELIVERED,
-            !d->message             ? arrived_without_body(q, now_ms, d)
-            : a->no_id != DEAD_NONE ? life_die(q, now_ms, d, a->no_id, LETTER_ROWLESS, a->no_id_text)
-            : q->rules.ordered      ? arrived_in_order(q, now_ms, d, a)
+            !a->message             ? arrived_without_body(q, now_ms, d)
+            : a->no_id != DEAD_NONE ? life_die(q, now_ms, d, a->no_id, LETTER_ROWLESS, why)
+            : q->rules.ordered      ? arrived_in_order(q, now_ms, d, why)
                                     : life_join(q, now_ms, d));
 }
 

@@ -172,7 +172,7 @@ static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, 
 {
     bool fresh = !delivery_has_token(d);
 
-    assert(d->op == OP_CLAIM && d->phase == PHASE_WANTED && d->message && d->id_len);
+    assert(d->op == OP_CLAIM && d->phase == PHASE_WANTED && d->arrival->message && d->arrival->id_len);
     if (q->rules.ordered && !order_waits(d) && !alone)
         run_claims_begin(q, d);
     claim_prepare(q, now_ms, d, alone);
@@ -292,7 +292,7 @@ static bool leaves_instead(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     struct note *n;
 
-    struct step s = now_ms - d->received_ms < q->rules.max_hold_ms || q->rules.ordered
+    struct step s = now_ms - d->arrival->received_ms < q->rules.max_hold_ms || q->rules.ordered
                         ? step_stay()
                         : life_leave(q, now_ms, d);
 
@@ -508,7 +508,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
             if (n)
                 n->ms = left;
         }
-        assert(delivery_has_token(d) && delivery_owns_row(d) && d->message);
+        assert(delivery_has_token(d) && delivery_owns_row(d) && d->arrival->message);
         d->claim.n_reclaims = 0;
         struct request *r = request_new(q);
 

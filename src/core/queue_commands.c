@@ -110,7 +110,7 @@ static void give_up_delivery(struct queue *q, int64_t now_ms, struct delivery *d
 
 static bool may_be_given_up(const struct delivery *d)
 {
-    return !delivery_has_ended(d) && !d->given_up && d->message;
+    return !delivery_has_ended(d) && !d->given_up && d->arrival->message;
 }
 
 static bool brings_news(const struct queue *q, const char *ids, size_t ids_len)
@@ -175,7 +175,8 @@ void queue_command_give_up_held(struct queue *q, int64_t now_ms, const char *by,
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!q->share->brake.on || !may_be_given_up(d) || d->received_ms > before_ms || !is_held_by_brake(d))
+        if (!q->share->brake.on || !may_be_given_up(d) || d->arrival->received_ms > before_ms ||
+            !is_held_by_brake(d))
             continue;
         give_up_delivery(q, now_ms, d);
         n++;

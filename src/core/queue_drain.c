@@ -74,7 +74,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!d->message || !life_must_stay(q, d) || drain_completes(q, d))
+        if (!d->arrival->message || !life_must_stay(q, d) || drain_completes(q, d))
             continue;
         if (drain_is_unanswered(d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
@@ -97,7 +97,7 @@ static void drain_asks(struct queue *q, int64_t now_ms)
     {
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (!d->message || !life_must_stay(q, d))
+        if (!d->arrival->message || !life_must_stay(q, d))
             continue;
         database_hurry(q->database, now_ms, ASK_MS);
         return;

@@ -106,7 +106,7 @@ static bool next_ack_prefix(struct queue *q, int64_t now_ms, struct action *ret)
                            .d = last,
                            .ref = last->ref,
                            .multiple = n > 1,
-                           .tag = last->copy.tag,
+                           .tag = last->arrival->copy.tag,
                            .n = (int64_t)n};
     while (n--)
         life_go(q, now_ms, container_of(list_first(&q->held.unacked), struct delivery, in_tags), FACT_TURN,
@@ -121,13 +121,14 @@ static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
 
     list_each(&q->held.wanted[OP_ACK], k)
     {
-        if (!first || action_at(k)->copy.tag.number < first->copy.tag.number)
+        if (!first || action_at(k)->arrival->copy.tag.number < first->arrival->copy.tag.number)
             first = action_at(k);
     }
     if (!first)
         return false;
     assert(!held_tag_is_lost(q, first));
-    *ret = (struct action){.kind = ACTION_ACK, .d = first, .ref = first->ref, .tag = first->copy.tag, .n = 1};
+    *ret = (struct action){
+        .kind = ACTION_ACK, .d = first, .ref = first->ref, .tag = first->arrival->copy.tag, .n = 1};
     life_go(q, now_ms, first, FACT_TURN, step_end());
     return true;
 }
@@ -141,7 +142,7 @@ static bool next_of_broker(struct queue *q, int64_t now_ms, enum operation op, e
         return false;
     struct delivery *d = action_at(k);
     assert(!held_tag_is_lost(q, d));
-    *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->copy.tag};
+    *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->arrival->copy.tag};
     life_go(q, now_ms, d, FACT_TURN, step_end());
     return true;
 }
@@ -245,7 +246,7 @@ static bool next_dead_letter(struct queue *q, int64_t now_ms, unsigned can, stru
                     life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));
             continue;
         }
-        assert(d->message && delivery_dead_letter(d)->reason != DEAD_NONE);
+        assert(d->arrival->message && delivery_dead_letter(d)->reason != DEAD_NONE);
         if (letter_can_go(q, d, can)) {
             action_take(q, now_ms, d, ACTION_DATABASE, ret);
             ret->new_token = queue_letter_is_new(d);

@@ -50,7 +50,7 @@ static bool return_old_delivery(struct queue *q, int64_t now_ms, struct delivery
         s = step_stay();
     else if (near && held_can_renew(q, d))
         s = locked ? life_renew(d) : life_leave(q, now_ms, d);
-    else if (locked && near && d->message && database_is_up(q->database))
+    else if (locked && near && d->arrival->message && database_is_up(q->database))
         s = life_dead_letter_held(q, now_ms, d);
     else if (locked && !near && !held_is_idle(d))
         s = life_requeue(q, d);
@@ -68,7 +68,7 @@ static void return_ordered(struct queue *q, int64_t now_ms)
     for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (now_ms - d->received_ms < q->rules.max_hold_ms)
+        if (now_ms - d->arrival->received_ms < q->rules.max_hold_ms)
             return; /* in the order of arrival */
         if (may_leave(q, d)) {
             order_stop(q, now_ms, "held for max_hold");
@@ -85,7 +85,7 @@ static void return_old(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (now_ms - d->received_ms < q->rules.max_hold_ms)
+        if (now_ms - d->arrival->received_ms < q->rules.max_hold_ms)
             break; /* in the order of arrival */
         if (may_leave(q, d))
             n += return_old_delivery(q, now_ms, d);
@@ -127,8 +127,8 @@ static const struct delivery *stays_to_try(const struct queue *q, int64_t now_ms
     for (struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of(k, struct delivery, in_tags);
 
-        if (!d->message || d->wait == WAIT_FOLLOWING || !is_left(q, d) ||
-            (now_ms - d->received_ms >= q->rules.pause_hold_ms + TO_TRY_WITH_MS))
+        if (!d->arrival->message || d->wait == WAIT_FOLLOWING || !is_left(q, d) ||
+            (now_ms - d->arrival->received_ms >= q->rules.pause_hold_ms + TO_TRY_WITH_MS))
             continue;
         if (!q->share->brake.on || !delivery_is_redelivered(d))
             return d;
@@ -154,8 +154,8 @@ static bool is_redelivered_at_once(const struct queue *q)
 /* Does this delivery keep the one credit of a consumer that must stay? After a while another one takes its place. */
 static bool keeps_credit(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return q->consumer.state == CONSUMER_ACTIVE && d->copy.consumer == q->consumer.number &&
-           now_ms - d->received_ms < q->rules.pause_hold_ms + TO_TRY_WITH_MS;
+    return q->consumer.state == CONSUMER_ACTIVE && d->arrival->copy.consumer == q->consumer.number &&
+           now_ms - d->arrival->received_ms < q->rules.pause_hold_ms + TO_TRY_WITH_MS;
 }
 
 static void leave_to_others(struct queue *q, int64_t now_ms)

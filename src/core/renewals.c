@@ -67,7 +67,7 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
         action_take_first(q, now_ms, OP_RENEW, ret))
         return true;
     k = list_first(&q->held.wanted[OP_PUBLISH]);
-    assert(!k || (action_at(k)->message && action_at(k)->id_len && !q->rules.ordered));
+    assert(!k || (action_at(k)->arrival->message && action_at(k)->arrival->id_len && !q->rules.ordered));
     return k && can & 1u << OP_PUBLISH && action_take(q, now_ms, action_at(k), ACTION_PUBLISH, ret);
 }
 
@@ -83,7 +83,7 @@ static struct step renewed_too_often(struct queue *q, int64_t now_ms, struct del
 
     snprintf(text, sizeof(text),
              "message %.60s was renewed %s; each time its delivery limit was near again before its end",
-             d->id, is_counted ? "more than 10 times in a minute" : "1,000 times");
+             d->arrival->id, is_counted ? "more than 10 times in a minute" : "1,000 times");
     pause_begin(q, now_ms, PAUSE_RENEWAL_LOOP, text);
     if (now_ms + wait > q->loop_until_ms)
         q->loop_until_ms = now_ms + wait;
@@ -116,7 +116,8 @@ struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, co
         return step_want(OP_PUBLISH);
     case ROW_DEAD:
         if (message_deaths(
-                d->message)) { /* by a dead-letter exchange: the claim decides whether it is revived */
+                d->arrival
+                    ->message)) { /* by a dead-letter exchange: the claim decides whether it is revived */
             d->renewal = RENEWAL_AFTER_CLAIM;
             return step_want(OP_CLAIM);
         }

@@ -177,7 +177,8 @@ static void left_add(const struct queue *q, struct request *r, const struct deli
     r->left = mem_realloc(r->left, (r->n_left + 1) * sizeof(*r->left));
     struct request_left *l = &r->left[r->n_left++];
 
-    *l = (struct request_left){.id = mem_copy(d->id, d->id_len), .id_len = d->id_len};
+    *l = (struct request_left){.id = mem_copy(d->arrival->id, d->arrival->id_len),
+                               .id_len = d->arrival->id_len};
     memcpy(l->token, d->claim.token, sizeof(l->token));
 }
 

@@ -81,7 +81,7 @@ bool batches_can(const struct sidecar *s, const struct sidecar_queue *sq, enum o
 static void letter_fill(struct letters *all, size_t i, const struct sidecar_queue *sq,
                         const struct delivery *d)
 {
-    const struct message *m = d->message;
+    const struct message *m = d->arrival->message;
     const struct outcome_dead_letter *dead = delivery_dead_letter(d);
     struct inbox_letter *letter = &all->items[i];
 
@@ -110,15 +110,15 @@ static void letter_fill(struct letters *all, size_t i, const struct sidecar_queu
         .routing_key = m->routing_key,
         .deaths = message_deaths(m),
     };
-    if (!slice_is_text(delivery_slice(d)) || d->id_len > MESSAGE_ID_MAX)
+    if (!slice_is_text(delivery_slice(d)) || d->arrival->id_len > MESSAGE_ID_MAX)
         letter->raw_id = delivery_slice(d);
-    all->bytes += d->copy.n_bytes;
+    all->bytes += d->arrival->copy.n_bytes;
 }
 
 /* Fills in the message of a claim, to be stored if its row is new. NULL if its body was not taken. */
 static const struct inbox_message *stored_fill(struct stored *all, size_t i, const struct delivery *d)
 {
-    const struct message *m = d->message;
+    const struct message *m = d->arrival->message;
 
     if (!m)
         return NULL;
@@ -179,12 +179,12 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
         .error = slice_of(d->outcome.said ? d->outcome.said : d->outcome.error),
     };
     outcome_fill(item, d);
-    if (d->message)
-        item->message_type = d->message->properties[PROPERTY_TYPE];
+    if (d->arrival->message)
+        item->message_type = d->arrival->message->properties[PROPERTY_TYPE];
     if (d->op == OP_CLAIM)
-        item->deaths = message_deaths(d->message);
+        item->deaths = message_deaths(d->arrival->message);
     memcpy(item->token, d->claim.token, sizeof(item->token));
-    memcpy(item->fingerprint, d->fingerprint, sizeof(item->fingerprint));
+    memcpy(item->fingerprint, d->arrival->fingerprint, sizeof(item->fingerprint));
     if (stores(kind))
         item->stored = stored_fill(&s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC], b->n, d);
     if (kind == INBOX_DEAD_LETTER) {

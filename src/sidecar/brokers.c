@@ -47,29 +47,35 @@ static enum queue_kind kind_of(enum broker_kind k)
     }
 }
 
+/* Fills in the id, the key and the fingerprint of a message. f: why it has no id, or no key. */
+static struct arrival *identified(struct sidecar_queue *sq, const struct message *m, struct fault *f)
+{
+    const struct config_queue *q = sq->config;
+    struct buf *room = &sq->sidecar->id;
+    enum dead_reason no_id = identify_message(sq, m, room, f);
+    struct arrival *a = arrival_new(buf_slice(room));
+
+    a->no_id = no_id;
+    fingerprint_make(m->body, m->body_len, a->fingerprint);
+    if (q->order.key.n) {
+        a->was_here = message_was_in(m, slice_of(q->queue));
+        a->has_key = key_make(q->order.key.items, q->order.key.n, m, jsonread_id, room, a->key);
+    }
+    if (!a->has_key && q->order.unkeyed_is_dead && no_id == DEAD_NONE)
+        identify_no_key(sq, m, f);
+    return a;
+}
+
 static void delivered(struct sidecar_queue *sq, const struct broker_event *ev)
 {
-    struct sidecar *s = sq->sidecar;
-    struct fault f = {0}, no_key = {0};
-    struct arrival a = {.copy = ev->copy, .message = ev->message, .no_id = DEAD_NONE};
+    struct fault f = {0};
 
     FAILPOINT(DELIVERED);
-    if (ev->message) {
-        fingerprint_make(ev->message->body, ev->message->body_len, a.fingerprint);
-        if (sq->config->order.key.n)
-            a.was_here = message_was_in(ev->message, slice_of(sq->config->queue));
-        if (sq->config->order.key.n)
-            a.has_key = key_make(sq->config->order.key.items, sq->config->order.key.n, ev->message,
-                                 jsonread_id, &s->id, a.key);
-        if (!a.has_key && sq->config->order.unkeyed_is_dead) {
-            identify_no_key(sq, ev->message, &no_key);
-            a.no_key_text = no_key.text;
-        }
-        a.no_id = identify_message(sq, ev->message, &s->id, &f);
-        a.no_id_text = f.text;
-        a.id = buf_slice(&s->id);
-    }
-    queue_delivered(&sq->core, s->now_ms, &a);
+    struct arrival *a = ev->message ? identified(sq, ev->message, &f) : arrival_new((struct slice){0});
+
+    a->copy = ev->copy;
+    a->message = ev->message;
+    queue_delivered(&sq->core, sq->sidecar->now_ms, a, fault_is_set(&f) ? f.text : NULL);
 }
 
 static const char *stream_text = "the queue is a stream: replace it with a classic or a quorum queue";

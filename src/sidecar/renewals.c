@@ -278,8 +278,8 @@ static bool keeps_id(const struct sidecar_queue *sq, const struct delivery *d, s
 
     copy->routing_key = slice_of(sq->config->queue);
     copy->exchange = SLICE("");
-    copy->body = d->message->body;
-    copy->body_len = d->message->body_len;
+    copy->body = d->arrival->message->body;
+    copy->body_len = d->arrival->message->body_len;
     same = same && identify_message(sq, copy, &id, &f) == DEAD_NONE &&
            slice_equal(buf_slice(&id), delivery_slice(d));
     copy->body = NULL; /* the delivery owns the body */
@@ -293,12 +293,13 @@ void renewals_send(struct sidecar *s, struct sidecar_queue *sq, const struct del
 {
     struct link_renewals *r = &sq->link->renewals;
     struct renewal_out *one = &r->out[r->n_out];
+    const struct message *m = d->arrival->message;
     struct slice queue = slice_of(sq->config->queue), properties;
     struct fault f = {0};
 
     *one = (struct renewal_out){.ref = d->ref, .queue = sq->index, .sent_ms = s->now_ms};
     buf_reset(&r->header);
-    if (sender_edit(r->sender, &r->header, d->message->content_header, true, &properties, &f))
+    if (sender_edit(r->sender, &r->header, m->content_header, true, &properties, &f))
         one->refused = malformed;
     else if (properties.len > sender_header_max(r->sender))
         one->refused = too_long;
@@ -314,11 +315,10 @@ void renewals_send(struct sidecar *s, struct sidecar_queue *sq, const struct del
     FAILPOINT(PUBLISH_BEFORE);
     r->n_out++;
     r->used_ms = s->now_ms;
-    one->tag =
-        sender_send(r->sender, &(struct sender_message){.exchange = SLICE(""),
-                                                        .routing_key = queue,
-                                                        .content_header = properties,
-                                                        .body = {d->message->body, d->message->body_len}});
+    one->tag = sender_send(r->sender, &(struct sender_message){.exchange = SLICE(""),
+                                                               .routing_key = queue,
+                                                               .content_header = properties,
+                                                               .body = {m->body, m->body_len}});
     r->wrote = true;
 }
 

@@ -14,11 +14,11 @@ static void begin(struct log_line *line, const struct sidecar_queue *sq, const s
         log_text(line, "partition", sq->config->queue);
     if (!d)
         return;
-    if (d->id_len)
+    if (d->arrival->id_len)
         log_slice(line, "message_id", delivery_slice(d));
     else
         log_null(line, "message_id");
-    struct slice trace = d->message ? trace_id(d->message) : (struct slice){0};
+    struct slice trace = d->arrival->message ? trace_id(d->arrival->message) : (struct slice){0};
     if (trace.len)
         log_slice(line, "trace_id", trace);
     if (d->claim.attempt)
@@ -111,7 +111,7 @@ void report_note(struct sidecar_queue *sq, const struct note *n)
     if (n->event == EVENT_UNKEYED) {
         struct fault no_key = {0};
 
-        identify_no_key(sq, n->d->message, &no_key);
+        identify_no_key(sq, n->d->arrival->message, &no_key);
         log_text(&line, "reason", no_key.text);
     }
     if ((n->event == EVENT_PAUSED || n->event == EVENT_RESUMED) &&

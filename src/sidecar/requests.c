@@ -91,12 +91,12 @@ void requests_send(struct sidecar *s, struct sidecar_queue *sq, const struct req
         .window_ms = sent->window_ends_ms - s->now_ms,
         .attempt = d->claim.attempt + d->claim.takeovers,
     };
-    headers_write(&s->headers, d->message, &facts);
+    headers_write(&s->headers, d->arrival->message, &facts);
     struct forward_request r = {
         .queue = sq->index,
         .ref = sent->ref,
         .headers = &s->headers,
-        .body = {d->message->body, d->message->body_len},
+        .body = {d->arrival->message->body, d->arrival->message->body_len},
         .timeout_ms = exchange_limit_ms(q),
         .send_by_ms = sent->window_ends_ms, /* later another owner's token may be valid */
         .fresh = d->claim.crashes > 0,      /* a crash must be this message's own, not the close of an old

@@ -400,8 +400,8 @@ bool oracle_is_near(const struct world *w, const struct copy *m)
 const struct truth *oracle_truth(const struct world *w, int queue, const struct delivery *d)
 {
     for (size_t i = 0; d && i < w->n_truths; i++)
-        if (w->truths[i].queue == queue && w->truths[i].id_len == d->id_len &&
-            !memcmp(w->truths[i].id, d->id, d->id_len))
+        if (w->truths[i].queue == queue && w->truths[i].id_len == d->arrival->id_len &&
+            !memcmp(w->truths[i].id, d->arrival->id, d->arrival->id_len))
             return &w->truths[i];
     return NULL;
 }
@@ -839,7 +839,7 @@ static bool holds_last(const struct world *w, const struct queue *q, int queue)
 {
     for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next)
         if (w->plan->queues[queue].quorum && w->plan->queues[queue].limit != LIMIT_NONE &&
-            container_of((struct link *)k, struct delivery, in_tags)->copy.delivery_count >=
+            container_of((struct link *)k, struct delivery, in_tags)->arrival->copy.delivery_count >=
                 w->plan->queues[queue].limit)
             return true;
     return false;
@@ -1013,12 +1013,12 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     if (d && d->wait == WAIT_ROOM && drops_first_return(&w->plan->queues[queue]))
         return;
     if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms || q->order.limit.count ||
-        d->copy.delivery_count >= near_count(&w->plan->queues[queue], true) || s->database.down_since_ms ||
-        w->database->retries)
+        d->arrival->copy.delivery_count >= near_count(&w->plan->queues[queue], true) ||
+        s->database.down_since_ms || w->database->retries)
         return;
-    if (world_ms(w) - d->received_ms > most_ms)
-        oracle_broken(w, "hold", "%.*s is held for %lld s", (int)d->id_len, d->id,
-                      (long long)(world_ms(w) - d->received_ms) / 1000);
+    if (world_ms(w) - d->arrival->received_ms > most_ms)
+        oracle_broken(w, "hold", "%.*s is held for %lld s", (int)d->arrival->id_len, d->arrival->id,
+                      (long long)(world_ms(w) - d->arrival->received_ms) / 1000);
 }
 
 /* Checks deliveries of a lost channel, which are redelivered: here they end with their request, timer or statement.
@@ -1032,9 +1032,10 @@ static void check_left_behind(struct world *w, const struct sidecar *s, int queu
         {
             const struct delivery *d = container_of(k, struct delivery, in_list);
 
-            if (d->copy.tag.generation != q->generation && !d->timer.slot && !delivery_is_in_flight(d))
+            if (d->arrival->copy.tag.generation != q->generation && !d->timer.slot &&
+                !delivery_is_in_flight(d))
                 oracle_broken(w, "hold", "ref %llu (%.*s) waits for ever: its channel is lost",
-                              (unsigned long long)d->ref, (int)d->id_len, d->id);
+                              (unsigned long long)d->ref, (int)d->arrival->id_len, d->arrival->id);
         }
 }
 
@@ -1052,12 +1053,14 @@ static void check_lines(struct world *w, const struct sidecar *s, int queue)
             d->op == OP_CLAIM && d->phase == PHASE_WANTED && (d->wait == WAIT_NONE || d->wait == WAIT_BRAKE);
 
         if (d->place.line && key_place_is_first(&d->place) && d->wait == WAIT_ORDER)
-            oracle_broken(w, "order", "%.*s is the first of its key and waits for it", (int)d->id_len, d->id);
+            oracle_broken(w, "order", "%.*s is the first of its key and waits for it",
+                          (int)d->arrival->id_len, d->arrival->id);
         if (d->place.line && !key_place_is_first(&d->place) && is_wanted)
-            oracle_broken(w, "order", "%.*s is not the first of its key and does not wait", (int)d->id_len,
-                          d->id);
+            oracle_broken(w, "order", "%.*s is not the first of its key and does not wait",
+                          (int)d->arrival->id_len, d->arrival->id);
         if (d->leader && d->leader->ref > d->ref)
-            oracle_broken(w, "order", "%.*s follows a later delivery of its id", (int)d->id_len, d->id);
+            oracle_broken(w, "order", "%.*s follows a later delivery of its id", (int)d->arrival->id_len,
+                          d->arrival->id);
     }
 }
 

@@ -50,8 +50,9 @@ void oracle_closes(struct world *w, const struct sidecar *s, int queue)
     for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of((struct link *)k, struct delivery, in_tags);
 
-        if (d->copy.delivery_count >= w->plan->queues[queue].limit)
-            oracle_broken(w, "limit", "%.*s is returned, and the broker drops it", (int)d->id_len, d->id);
+        if (d->arrival->copy.delivery_count >= w->plan->queues[queue].limit)
+            oracle_broken(w, "limit", "%.*s is returned, and the broker drops it", (int)d->arrival->id_len,
+                          d->arrival->id);
     }
 }
 
@@ -66,10 +67,10 @@ void oracle_forwards_in_order(struct world *w, const struct sidecar *s, int queu
     for (const struct link *k = q->held.unacked.head.next; k != &q->held.unacked.head; k = k->next) {
         const struct delivery *d = container_of((struct link *)k, struct delivery, in_tags);
 
-        if (d->copy.delivery_count >= limit - SPARE && d->copy.delivery_count < limit &&
-            world_ms(w) - d->received_ms > 1000)
+        if (d->arrival->copy.delivery_count >= limit - SPARE && d->arrival->copy.delivery_count < limit &&
+            world_ms(w) - d->arrival->received_ms > 1000)
             oracle_broken(w, "limit", "a message is POSTed, and %.*s is near its delivery limit",
-                          (int)d->id_len, d->id);
+                          (int)d->arrival->id_len, d->arrival->id);
     }
 }
 

@@ -99,11 +99,11 @@ static void fill_ask(const struct queue *q, const struct delivery *d, struct bat
 {
     struct inbox_ask *ask = &item->ask;
 
-    *ask = (struct inbox_ask){.body = (uint8_t)(d->fingerprint[0] - 7),
+    *ask = (struct inbox_ask){.body = (uint8_t)(d->arrival->fingerprint[0] - 7),
                               .alone = d->claim.alone,
                               .crashes = -1,
                               .unproven_step = -1,
-                              .deaths = d->message ? message_deaths(d->message) : 0};
+                              .deaths = d->arrival->message ? message_deaths(d->arrival->message) : 0};
     memcpy(ask->token, d->claim.token, 16);
     fill_outcome(q, d, ask);
 }
@@ -121,7 +121,7 @@ static bool is_in(const struct batch *b, const struct batch_item *item)
 static void add_item(struct world *w, struct sidecar *s, int queue, struct delivery *d, bool new_token)
 {
     int kind = batch_kind_of(&s->queues[queue].core, d->op);
-    struct copy *m = copy_of(s, queue, d->copy.tag);
+    struct copy *m = copy_of(s, queue, d->arrival->copy.tag);
     struct batch *b;
 
     if (!m || kind < 0 || s->out[kind]) {
@@ -140,13 +140,13 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                               .truth = m->truth,
                               .copy = m,
                               .rowless = delivery_is_rowless(d),
-                              .has_body = d->message != NULL,
+                              .has_body = d->arrival->message != NULL,
                               .reason =
                                   d->op == OP_DEAD_LETTER ? delivery_dead_letter(d)->reason : DEAD_NONE};
 
     fill_ask(&s->queues[queue].core, d, &item);
     TRACE(w, "sidecar %d: %s %s", s->index, operation_info(d->op)->name, m->truth->id);
-    if (d->op == OP_DEAD_LETTER && !d->message)
+    if (d->op == OP_DEAD_LETTER && !d->arrival->message)
         oracle_broken(w, "letter", "%s is buried without its body", m->truth->id);
     if (is_in(b, &item))
         oracle_broken(w, "action", "%s is twice in one batch", m->truth->id);
@@ -283,7 +283,7 @@ void shell_ask_presence(struct world *w, struct sidecar *s)
 static struct post *post_new(struct world *w, struct sidecar *s, int queue, const struct request *r,
                              const struct delivery *d)
 {
-    struct copy *m = copy_of(s, queue, d->copy.tag);
+    struct copy *m = copy_of(s, queue, d->arrival->copy.tag);
     struct post *p;
 
     if (!m)
@@ -422,7 +422,7 @@ static void publish_arrives(struct world *w, void *object, uint64_t unused, uint
 
 static void publish(struct world *w, struct sidecar *s, int queue, struct delivery *d)
 {
-    struct copy *m = copy_of(s, queue, d->copy.tag);
+    struct copy *m = copy_of(s, queue, d->arrival->copy.tag);
     struct renewal_sim *p;
 
     if (!m) {
@@ -493,7 +493,7 @@ static void tell(struct world *w, struct sidecar *s, int queue, const struct not
 {
     if (w->trace)
         world_tell(w, "sidecar %d: [%s] %s %s %s ms %lld", s->index, event_info(n->event)->name,
-                   n->d && n->d->id ? n->d->id : "", n->reason ? n->reason : "", n->text ? n->text : "",
+                   n->d ? n->d->arrival->id : "", n->reason ? n->reason : "", n->text ? n->text : "",
                    (long long)n->ms);
     oracle_told(w, s, queue, n);
     promises_told(w, s, queue, n);

@@ -517,39 +517,35 @@ void sidecar_delivered(struct world *w, struct sidecar *s, struct channel *c, st
 
     if (q->channel != c)
         return;
-    struct arrival a = {.copy.tag.generation = c->generation,
-                        .copy.tag.number = m->tag,
-                        .copy.consumer = m->consumer,
-                        .copy.body_len = (uint64_t)m->bytes,
-                        .copy.n_bytes = (size_t)m->bytes,
-                        .copy.n_rejected = m->n_rejected,
-                        .id = {t->id, t->id_len},
-                        .no_id = DEAD_NONE};
+    struct arrival *a =
+        arrival_new(t->character == CHARACTER_NO_ID ? (struct slice){0} : (struct slice){t->id, t->id_len});
 
+    a->copy = (struct delivery_copy){.tag = {.generation = c->generation, .number = m->tag},
+                                     .consumer = m->consumer,
+                                     .body_len = (uint64_t)m->bytes,
+                                     .n_bytes = (size_t)m->bytes,
+                                     .n_rejected = m->n_rejected};
     /* Publishers may set a header that is meaningful on quorum queues only. */
-    a.copy.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
-    memset(a.fingerprint, 7 + m->body, sizeof(a.fingerprint));
-    a.has_key = m->key >= 0;
-    a.key[0] = (uint8_t)m->key;
-    if (t->character == CHARACTER_NO_ID) {
-        a.id = (struct slice){"", 0};
-        a.no_id = DEAD_NO_MESSAGE_ID;
-        a.no_id_text = "no id";
-    }
+    a->copy.delivery_count = quorum ? m->delivery_count : t->number % 16 == 5 ? 1000 : 0;
+    memset(a->fingerprint, 7 + m->body, sizeof(a->fingerprint));
+    a->has_key = m->key >= 0;
+    a->key[0] = (uint8_t)m->key;
+    if (t->character == CHARACTER_NO_ID)
+        a->no_id = DEAD_NO_MESSAGE_ID;
     if (fits(&q->core, m))
-        a.message = make_message(m);
-    q->unclean &= a.no_id == DEAD_NONE;
+        a->message = make_message(m);
+    q->unclean &= a->no_id == DEAD_NONE;
     m->arrived = true;
     t->due_us = 0;
     m->was_dead = t->row.status == INBOX_DEAD || t->character == CHARACTER_NO_ID;
     m->n_arrived++;
-    m->skipped = !a.message;
+    m->skipped = !a->message;
     w->counts.n_deliveries++;
-    s->promises[c->queue].n_received += a.message != NULL;
+    s->promises[c->queue].n_received += a->message != NULL;
     TRACE(w, "sidecar %d: delivered %s copy %llu tag %llu%s count %d%s", s->index, t->id,
           (unsigned long long)m->number, (unsigned long long)m->tag, m->redelivered ? " redelivered" : "",
-          m->delivery_count, a.message ? "" : " skipped");
-    queue_delivered(&q->core, world_ms(w), &a);
+          m->delivery_count, a->message ? "" : " skipped");
+    queue_delivered(&q->core, world_ms(w), a, a->no_id == DEAD_NONE ? NULL : "no id");
     told(w, s);
 }
 

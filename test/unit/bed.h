@@ -92,18 +92,24 @@ static inline void bed_start(struct application *a, struct database *d, struct q
         queue_join_share(&q[i], &q[0]);
 }
 
-static inline struct arrival bed_arrival(const struct queue *q, const char *id)
+/* A message whose body was skipped. */
+static inline struct arrival *bed_skipped(const struct queue *q, const char *id, uint64_t tag)
+{
+    struct arrival *a = arrival_new(slice_of(id));
+
+    a->copy.tag = (struct broker_tag){.generation = q->generation, .number = tag};
+    a->copy.consumer = q->consumer.number;
+    return a;
+}
+
+static inline struct arrival *bed_arrival(const struct queue *q, const char *id)
 {
     static uint64_t tag;
+    struct arrival *a = bed_skipped(q, id, ++tag);
 
-    return (struct arrival){.copy.tag.generation = q->generation,
-                            .copy.tag.number = ++tag,
-                            .copy.consumer = q->consumer.number,
-                            .message = message_new(),
-                            .copy.body_len = 10,
-                            .copy.n_bytes = 10,
-                            .id = slice_of(id),
-                            .no_id = DEAD_NONE};
+    a->message = message_new();
+    a->copy.body_len = a->copy.n_bytes = 10;
+    return a;
 }
 
 /* Asserts that the application has nothing left of a queue that has ended. */

@@ -31,7 +31,7 @@ static inline void bed_note(struct bed *b, const struct note *n)
     struct bed_line *l = &b->told[b->n_told++ % BED_TOLD_MAX];
 
     *l = (struct bed_line){.event = n->event, .ms = n->ms, .n = n->n, .flag = n->flag};
-    snprintf(l->id, sizeof(l->id), "%s", n->d && n->d->id ? n->d->id : "");
+    snprintf(l->id, sizeof(l->id), "%s", n->d ? n->d->arrival->id : "");
     snprintf(l->reason, sizeof(l->reason), "%s", n->reason ? n->reason : "");
     snprintf(l->code, sizeof(l->code), "%s", n->code);
     snprintf(l->text, sizeof(l->text), "%s", n->text ? n->text : "");
@@ -144,9 +144,9 @@ static inline struct delivery *bed_newest(struct bed *b)
 
 static inline struct delivery *bed_deliver(struct bed *b, const char *id)
 {
-    struct arrival a = bed_arrival(&b->q, id);
+    struct arrival *a = bed_arrival(&b->q, id);
 
-    queue_delivered(&b->q, b->now, &a);
+    queue_delivered(&b->q, b->now, a, NULL);
     return bed_newest(b);
 }
 

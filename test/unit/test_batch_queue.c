@@ -40,7 +40,7 @@ struct world {
 
 static int number_of(const struct delivery *d)
 {
-    return atoi(d->id);
+    return atoi(d->arrival->id);
 }
 
 static bool has(const struct request *r, int message)
@@ -279,12 +279,12 @@ static void deliver(struct world *w, int number, size_t body_len)
     char id[16];
 
     snprintf(id, sizeof(id), "%d", number);
-    struct arrival a = bed_arrival(&w->q, id);
+    struct arrival *a = bed_arrival(&w->q, id);
 
-    a.message->redelivered = w->redelivered;
-    a.message->body = body_len ? calloc(1, body_len) : NULL;
-    a.message->body_len = a.copy.body_len = body_len;
-    queue_delivered(&w->q, w->now, &a);
+    a->message->redelivered = w->redelivered;
+    a->message->body = body_len ? calloc(1, body_len) : NULL;
+    a->message->body_len = a->copy.body_len = body_len;
+    queue_delivered(&w->q, w->now, a, NULL);
 }
 
 /* Makes a world with a single slot, so that all messages are in one request at first; or with as many slots as are

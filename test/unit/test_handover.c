@@ -163,10 +163,10 @@ static void deliver(struct world *w, int partition)
 
     snprintf(id, sizeof(id), "m%d", (int)++w->n_delivered);
     struct queue *q = &w->q[partition];
-    struct arrival a = bed_arrival(q, id);
+    struct arrival *a = bed_arrival(q, id);
 
-    a.has_key = true;
-    queue_delivered(q, w->now, &a);
+    a->has_key = true;
+    queue_delivered(q, w->now, a, NULL);
     run(w, 100);
 }
 

@@ -119,7 +119,7 @@ static void test_a_bug_requeues_the_delivery(void **state)
     struct queue_rules rules = bed_rules();
     struct bed *b = bed_new(&rules, KIND_QUORUM);
     struct delivery *d = bed_sent(b, "m", 1), *follower = bed_deliver(b, "m");
-    uint64_t tag = d->copy.tag.number, request = d->request->ref;
+    uint64_t tag = d->arrival->copy.tag.number, request = d->request->ref;
 
     make_bug(b, d);
     assert_int_equal(bed_does(b, ACTION_ABANDON)->ref, request);
@@ -157,10 +157,10 @@ static void test_a_bug_after_the_loss_of_the_channel_ends_the_delivery(void **st
 
 static struct delivery *deliver_of_key(struct bed *b, const char *id)
 {
-    struct arrival a = bed_arrival(&b->q, id);
+    struct arrival *a = bed_arrival(&b->q, id);
 
-    a.has_key = true;
-    queue_delivered(&b->q, b->now, &a);
+    a->has_key = true;
+    queue_delivered(&b->q, b->now, a, NULL);
     return bed_newest(b);
 }
 

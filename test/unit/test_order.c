@@ -82,15 +82,15 @@ static void deliver_body(struct world *w, int partition, uint8_t key, const char
                          uint8_t fingerprint)
 {
     struct queue *q = &w->q[partition];
-    struct arrival a = bed_arrival(q, id);
+    struct arrival *a = bed_arrival(q, id);
 
     w->n_delivered++;
-    a.copy.delivery_count = count;
-    a.copy.n_bytes = 100;
-    a.has_key = key != NO_KEY;
-    a.key[0] = key;
-    a.fingerprint[0] = fingerprint;
-    queue_delivered(q, w->now, &a);
+    a->copy.delivery_count = count;
+    a->copy.n_bytes = 100;
+    a->has_key = key != NO_KEY;
+    a->key[0] = key;
+    a->fingerprint[0] = fingerprint;
+    queue_delivered(q, w->now, a, NULL);
     run(w, 100);
 }
 
@@ -466,15 +466,11 @@ static void test_the_last_delivery_is_processed_and_not_returned(void **state)
 static void test_nothing_behind_a_message_without_its_body_is_claimed(void **state)
 {
     struct world *w = world();
-    struct arrival large = {.copy.tag.generation = 1,
-                            .copy.tag.number = ++w->n_delivered,
-                            .copy.consumer = w->q[0].consumer.number,
-                            .copy.body_len = 2000,
-                            .id = SLICE("large"),
-                            .no_id = DEAD_NONE};
+    struct arrival *large = bed_skipped(&w->q[0], "large", ++w->n_delivered);
 
+    large->copy.body_len = 2000;
     w->can = 1u << OP_CLAIM;
-    queue_delivered(&w->q[0], w->now, &large);
+    queue_delivered(&w->q[0], w->now, large, NULL);
     deliver(w, 0, 1);
     assert_int_equal(w->n_claims, 0);
     assert_true(w->reopened);
@@ -488,21 +484,17 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
 {
     struct world *w = world();
     struct queue_room room;
-    struct arrival large = {.copy.tag.generation = 1,
-                            .copy.tag.number = ++w->n_delivered,
-                            .copy.consumer = w->q[0].consumer.number,
-                            .copy.body_len = 10,
-                            .id = SLICE("large"),
-                            .no_id = DEAD_NONE};
+    struct arrival *large = bed_skipped(&w->q[0], "large", ++w->n_delivered);
 
+    large->copy.body_len = 10;
     w->q[0].rules.max_message_bytes = 64 << 10;
     w->q[0].rules.max_bytes = 512 * 64 << 10;
     queue_room(&w->q[0], &room);
     assert_int_equal(room.body, 64 << 10);
     assert_int_equal(room.whole, 128 << 10);
-    large.copy.n_bytes = room.whole + 1;      /* the connection has skipped its body */
+    large->copy.n_bytes = room.whole + 1;     /* the connection has skipped its body */
     w->q[0].rules.too_large_is_reject = true; /* bodies above max_message only */
-    queue_delivered(&w->q[0], w->now, &large);
+    queue_delivered(&w->q[0], w->now, large, NULL);
     run(w, 100);
     assert_int_equal(w->n[EVENT_TOO_LARGE], 1);
     assert_int_equal(w->q[0].counts.dead.total, 0);
@@ -515,14 +507,14 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
 
 static void deliver_marked(struct world *w, int priority, bool was_here)
 {
-    struct arrival a = bed_arrival(&w->q[0], "marked");
+    struct arrival *a = bed_arrival(&w->q[0], "marked");
 
-    a.has_key = true;
-    a.key[0] = 1;
-    a.was_here = was_here;
-    a.message->has_priority = priority >= 0;
-    a.message->priority = (uint8_t)priority;
-    queue_delivered(&w->q[0], w->now, &a);
+    a->has_key = true;
+    a->key[0] = 1;
+    a->was_here = was_here;
+    a->message->has_priority = priority >= 0;
+    a->message->priority = (uint8_t)priority;
+    queue_delivered(&w->q[0], w->now, a, NULL);
     run(w, 100);
 }
 

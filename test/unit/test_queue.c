@@ -27,26 +27,23 @@ struct world {
 
 static int number_of(const struct delivery *d)
 {
-    return atoi(d->id);
+    return atoi(d->arrival->id);
 }
 
 static void deliver_again(struct world *w, int message, int delivery_count)
 {
     char id[16];
-    struct arrival a = {.copy.tag.generation = 1,
-                        .copy.tag.number = 0,
-                        .copy.consumer = w->q.consumer.number,
-                        .message = message_new(),
-                        .copy.delivery_count = delivery_count,
-                        .copy.n_bytes = 10,
-                        .has_key = w->q.rules.ordered && w->has_keys,
-                        .no_id = DEAD_NONE};
     static uint64_t tag;
 
     snprintf(id, sizeof(id), "%d", message);
-    a.copy.tag.number = ++tag;
-    a.id = slice_of(id);
-    queue_delivered(&w->q, w->now, &a);
+    struct arrival *a = bed_skipped(&w->q, id, ++tag);
+
+    a->copy.tag.generation = 1;
+    a->message = message_new();
+    a->copy.delivery_count = delivery_count;
+    a->copy.n_bytes = 10;
+    a->has_key = w->q.rules.ordered && w->has_keys;
+    queue_delivered(&w->q, w->now, a, NULL);
 }
 
 static void deliver(struct world *w, int message)
@@ -653,7 +650,8 @@ static void test_an_ordered_queue_tries_each_second_while_everything_fails(void 
     queue_presence(&w->q, w->now, 1);
     for (int i = 0; i < 25; i++) {
         deliver(w, i);
-        container_of(w->q.held.unacked.head.prev, struct delivery, in_tags)->message->redelivered = true;
+        container_of(w->q.held.unacked.head.prev, struct delivery, in_tags)->arrival->message->redelivered =
+            true;
     }
     run(w, 20000);
     assert_true(w->q.share->brake.on);
@@ -1202,6 +1200,16 @@ static void test_what_is_given_up_while_it_is_paused_dies_too(void **state)
     end(w);
 }
 
+static struct arrival *without_id(struct world *w, uint64_t tag)
+{
+    struct arrival *a = bed_skipped(&w->q, "", tag);
+
+    a->message = message_new();
+    a->copy.n_bytes = 10;
+    a->no_id = DEAD_NO_MESSAGE_ID;
+    return a;
+}
+
 /* Messages that are held only for their letters need no claim, nor another's success. */
 static void test_messages_without_an_id_can_be_given_up(void **state)
 {
@@ -1209,15 +1217,9 @@ static void test_messages_without_an_id_can_be_given_up(void **state)
 
     w->q.share->brake.threshold = 5;
     for (int i = 0; i < 8; i++) {
-        struct arrival a = {.copy.tag.generation = 1,
-                            .copy.tag.number = 100 + (uint64_t)i,
-                            .copy.consumer = w->q.consumer.number,
-                            .message = message_new(),
-                            .copy.n_bytes = 10,
-                            .no_id = DEAD_NO_MESSAGE_ID,
-                            .no_id_text = "no message_id"};
+        struct arrival *a = without_id(w, 100 + (uint64_t)i);
 
-        queue_delivered(&w->q, w->now, &a);
+        queue_delivered(&w->q, w->now, a, "no message_id");
     }
     run(w, 5000);
     assert_int_equal(w->q.held.waiting[WAIT_BRAKE].len, 8);
@@ -1351,17 +1353,10 @@ static void test_one_that_spoils_its_statement_keeps_no_neighbour(void **state)
 static void deliver_without_id(struct world *w, bool redelivered)
 {
     static uint64_t tag = 1000000;
-    struct arrival a = {.copy.tag.generation = w->q.generation,
-                        .copy.tag.number = ++tag,
-                        .copy.consumer = w->q.consumer.number,
-                        .message = message_new(),
-                        .copy.n_bytes = 10,
-                        .id = SLICE(""),
-                        .no_id = DEAD_NO_MESSAGE_ID,
-                        .no_id_text = "no id"};
+    struct arrival *a = without_id(w, ++tag);
 
-    a.message->redelivered = redelivered;
-    queue_delivered(&w->q, w->now, &a);
+    a->message->redelivered = redelivered;
+    queue_delivered(&w->q, w->now, a, "no id");
 }
 
 static void reconnect(struct world *w)
@@ -1540,22 +1535,15 @@ static void test_where_most_are_copies_what_was_looked_at_wakes_nobody(void **st
 static void test_a_letter_without_a_row_keeps_its_reason(void **state)
 {
     struct world *w = world(good);
-    struct arrival arrived = {.copy.tag.generation = 1,
-                              .copy.consumer = w->q.consumer.number,
-                              .copy.tag.number = 5000000,
-                              .message = message_new(),
-                              .copy.n_bytes = 10,
-                              .copy.delivery_count = 18,
-                              .id = SLICE(""),
-                              .no_id = DEAD_NO_MESSAGE_ID,
-                              .no_id_text = "no id"};
+    struct arrival *arrived = without_id(w, 5000000);
     struct row locked = {.op = OP_DEAD_LETTER, .unproven_ms = -1, .answer = ROW_LOCKED};
     struct action a;
     int n_asked = 0;
 
     queue_kind_known(&w->q, KIND_QUORUM);
     w->q.returns.server_major = 4;
-    queue_delivered(&w->q, w->now, &arrived);
+    arrived->copy.delivery_count = 18;
+    queue_delivered(&w->q, w->now, arrived, "no id");
     queue_drain(&w->q, w->now, w->now + 1000);
     for (int64_t until = w->now + 6000; w->now < until; w->now++) {
         queue_time(&w->q, w->now);

@@ -141,17 +141,17 @@ static void end(struct world *w)
 
 static void deliver_rejected(struct world *w, int64_t n_rejected, int64_t delivery_count, uint64_t body_len)
 {
-    struct arrival a = bed_arrival(&w->q, w->id ? w->id : "m1");
+    struct arrival *a = bed_arrival(&w->q, w->id ? w->id : "m1");
 
-    a.copy.delivery_count = delivery_count;
-    a.copy.n_rejected = n_rejected;
-    a.copy.body_len = body_len;
-    a.message->redelivered = delivery_count > 0;
+    a->copy.delivery_count = delivery_count;
+    a->copy.n_rejected = n_rejected;
+    a->copy.body_len = body_len;
+    a->message->redelivered = delivery_count > 0;
     if (body_len > MAX_MESSAGE) {
-        message_free(a.message);
-        a.message = NULL;
+        message_free(a->message);
+        a->message = NULL;
     }
-    queue_delivered(&w->q, w->now, &a);
+    queue_delivered(&w->q, w->now, a, NULL);
 }
 
 static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
@@ -486,12 +486,7 @@ static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **sta
 static void test_what_has_no_room_keeps_no_credit(void **state)
 {
     struct world *w = world(KIND_CLASSIC);
-    struct arrival large = {.copy.tag.generation = w->q.generation,
-                            .copy.tag.number = 1000000,
-                            .copy.body_len = MAX_MESSAGE,
-                            .copy.n_bytes = MAX_MESSAGE,
-                            .id = SLICE("large"),
-                            .no_id = DEAD_NONE};
+    struct arrival *large = bed_skipped(&w->q, "large", 1000000);
 
     w->q.rules.prefetch = w->q.rules.concurrency = w->q.consumer.prefetch = 1;
     w->q.rules.max_bytes = MAX_MESSAGE;
@@ -500,8 +495,9 @@ static void test_what_has_no_room_keeps_no_credit(void **state)
     deliver(w, 0, 10);
     run(w, w->now + 1000);
     assert_int_equal(w->n_consumed, 2); /* the delivery before is parked */
-    large.copy.consumer = w->q.consumer.number;
-    queue_delivered(&w->q, w->now, &large);
+    large->copy.consumer = w->q.consumer.number;
+    large->copy.body_len = large->copy.n_bytes = MAX_MESSAGE;
+    queue_delivered(&w->q, w->now, large, NULL);
     run(w, w->now + 1000);
     assert_true(w->q.pauses[PAUSE_BYTES_FULL].since_ms);
     assert_int_equal(w->n_consumed, 2);
@@ -841,14 +837,13 @@ static void test_a_drain_keeps_the_letter_that_replaces_a_copy(void **state)
 static void deliver_large_without_id(struct world *w, int n, int64_t delivery_count, uint64_t body_len)
 {
     for (; n > 0; n--) {
-        struct arrival a = bed_arrival(&w->q, "");
+        struct arrival *a = bed_arrival(&w->q, "");
 
-        a.copy.delivery_count = delivery_count;
-        a.copy.body_len = body_len;
-        a.no_id = DEAD_NO_MESSAGE_ID;
-        a.no_id_text = "no id";
-        a.message->redelivered = w->q.generation > 1;
-        queue_delivered(&w->q, w->now, &a);
+        a->copy.delivery_count = delivery_count;
+        a->copy.body_len = body_len;
+        a->no_id = DEAD_NO_MESSAGE_ID;
+        a->message->redelivered = w->q.generation > 1;
+        queue_delivered(&w->q, w->now, a, "no id");
     }
 }
 

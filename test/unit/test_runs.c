@@ -27,7 +27,7 @@ struct world {
 
 static int number_of(const struct delivery *d)
 {
-    return atoi(d->id);
+    return atoi(d->arrival->id);
 }
 
 static void at_database(struct world *w, struct delivery *d)
@@ -192,14 +192,14 @@ static void deliver_body(struct world *w, int number, uint8_t key, const char *t
     char id[16];
 
     snprintf(id, sizeof(id), "%d", number);
-    struct arrival a = bed_arrival(&w->q, id);
+    struct arrival *a = bed_arrival(&w->q, id);
 
-    a.has_key = true;
-    a.key[0] = key;
-    a.message->body_len = a.copy.body_len = strlen(body);
-    a.message->body = strlen(body) ? strdup(body) : NULL;
-    a.message->properties[PROPERTY_CONTENT_TYPE] = slice_of(type);
-    queue_delivered(&w->q, w->now, &a);
+    a->has_key = true;
+    a->key[0] = key;
+    a->message->body_len = a->copy.body_len = strlen(body);
+    a->message->body = strlen(body) ? strdup(body) : NULL;
+    a->message->properties[PROPERTY_CONTENT_TYPE] = slice_of(type);
+    queue_delivered(&w->q, w->now, a, NULL);
 }
 
 static void deliver(struct world *w, int number, uint8_t key)
@@ -387,9 +387,9 @@ static void test_a_message_without_a_key_goes_alone(void **state)
     struct world *w = world(true);
     (void)state;
 
-    struct arrival a = bed_arrival(&w->q, "1");
+    struct arrival *a = bed_arrival(&w->q, "1");
 
-    queue_delivered(&w->q, w->now, &a);
+    queue_delivered(&w->q, w->now, a, NULL);
     run(w, 100);
     assert_string_equal(w->requests, "1;");
     end(w);

@@ -843,10 +843,10 @@ static void test_a_refused_item_is_tried_ever_more_rarely(void **state)
 
 static struct delivery *deliver_circling(struct bed *b, const char *id, int64_t n_rejected)
 {
-    struct arrival a = bed_arrival(&b->q, id);
+    struct arrival *a = bed_arrival(&b->q, id);
 
-    a.copy.n_rejected = n_rejected;
-    queue_delivered(&b->q, b->now, &a);
+    a->copy.n_rejected = n_rejected;
+    queue_delivered(&b->q, b->now, a, NULL);
     return bed_newest(b);
 }
 
@@ -865,7 +865,7 @@ static void test_a_dead_message_that_circles_waits_longer_each_round(void **stat
         bed_row(b, d, ROW_DEAD);
         bed_waits_between(b, d, OP_REJECT, WAIT_CIRCLING, cases[i].bound / 10, cases[i].bound);
         wait = d->timer.at_ms - b->now;
-        assert_null(d->message); /* no memory meanwhile */
+        assert_null(d->arrival->message); /* no memory meanwhile */
         assert_false(delivery_has_token(d));
         bed_rest(b);
         assert_int_equal(bed_told(b, EVENT_DEAD_AGAIN)->ms, wait);
@@ -880,11 +880,11 @@ static void test_a_dead_message_that_circles_waits_longer_each_round(void **stat
 static void test_a_dead_message_that_circles_waits_near_the_delivery_limit_too(void **state)
 {
     struct bed *b = bed_of(true);
-    struct arrival a = bed_arrival(&b->q, "m");
+    struct arrival *a = bed_arrival(&b->q, "m");
 
-    a.copy.n_rejected = 4;
-    a.copy.delivery_count = 4;
-    queue_delivered(&b->q, b->now, &a);
+    a->copy.n_rejected = 4;
+    a->copy.delivery_count = 4;
+    queue_delivered(&b->q, b->now, a, NULL);
     struct delivery *d = bed_newest(b);
 
     bed_asks(b, OP_RENEW);
@@ -928,11 +928,11 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
 
     r.brake = 5;
     struct bed *b = bed_new(&r, KIND_QUORUM);
-    struct arrival a = bed_arrival(&b->q, "");
+    struct arrival *a = bed_arrival(&b->q, "");
 
-    a.no_id = DEAD_NO_MESSAGE_ID;
-    a.copy.n_rejected = 1;
-    queue_delivered(&b->q, b->now, &a);
+    a->no_id = DEAD_NO_MESSAGE_ID;
+    a->copy.n_rejected = 1;
+    queue_delivered(&b->q, b->now, a, NULL);
     struct delivery *d = bed_newest(b);
 
     bed_waits_between(b, d, OP_DEAD_LETTER, WAIT_CIRCLING, 200, 2000);
@@ -980,11 +980,11 @@ static void test_a_message_without_attempts_waits_for_the_breaker(void **state)
 
 static struct delivery *deliver_keyed(struct bed *b, const char *id, uint8_t key)
 {
-    struct arrival a = bed_arrival(&b->q, id);
+    struct arrival *a = bed_arrival(&b->q, id);
 
-    a.has_key = true;
-    a.key[0] = key;
-    queue_delivered(&b->q, b->now, &a);
+    a->has_key = true;
+    a->key[0] = key;
+    queue_delivered(&b->q, b->now, a, NULL);
     return bed_newest(b);
 }
 

@@ -3,9 +3,7 @@
 #include "onceward/base/hash.h"
 #include "onceward/base/list.h"
 #include "onceward/base/slice.h"
-#include "onceward/core/delivery_copy.h"
-#include "onceward/core/keys.h"
-#include "onceward/core/message.h"
+#include "onceward/core/arrival.h"
 #include "onceward/core/operation.h"
 #include "onceward/core/outcome.h"
 #include "onceward/core/reasons.h"
@@ -177,14 +175,14 @@ struct delivery {
         };
         struct link in_leader; /* follower: in leader->followers */
     };
-    uint64_t ref; /* unique in the process */
+    struct arrival *arrival; /* owned */
+    uint64_t ref;            /* unique in the process */
     enum operation op;
     enum phase phase;
     enum wait_reason wait;
     enum row_end row_end;
     bool has_circled; /* has waited once, because the queue's dead-letter exchange leads back to it */
     bool given_up;    /* an operator has given it up */
-    bool has_key;     /* ordered queue: the message has a key */
     enum renewal renewal;
     const char *not_renewed; /* reason for RENEWAL_REFUSED, in static memory */
     struct timer timer;
@@ -192,12 +190,6 @@ struct delivery {
     int64_t tried_ms; /* time of the last forward; 0: never */
     int64_t locked_since_ms;
     int n_waits, n_given_back; /* consecutive waits for the database; consecutive releases without a charge */
-    struct message *message;   /* NULL: the body was skipped */
-    char *id;
-    size_t id_len;
-    uint8_t fingerprint[16];
-    struct delivery_copy copy;
-    int64_t received_ms;
     struct delivery_claim claim;
     struct request *request; /* the latest; NULL: none. The delivery is a member while in_request links it */
     struct delivery_answer answer;
@@ -206,13 +198,13 @@ struct delivery {
 
 static inline struct slice delivery_slice(const struct delivery *d)
 {
-    return (struct slice){d->id, d->id_len};
+    return arrival_id(d->arrival);
 }
 
 /* Has the broker delivered the message before? false: no, or its body was skipped. */
 static inline bool delivery_is_redelivered(const struct delivery *d)
 {
-    return d->message && d->message->redelivered;
+    return d->arrival->message && d->arrival->message->redelivered;
 }
 
 static inline bool delivery_is_rowless(const struct delivery *d)

@@ -269,20 +269,8 @@ void queue_join_share(struct queue *q, struct queue *first);
 
 /* --- facts --- */
 
-/* A delivery. The queue takes over message; NULL: its body was skipped (too large, or no room). */
-struct arrival {
-    struct delivery_copy copy;
-    struct message *message;
-    struct slice id;
-    enum dead_reason no_id; /* DEAD_NONE: the id is valid; otherwise the fault, with its text in no_id_text */
-    const char *no_id_text;
-    uint8_t fingerprint[16];
-    bool has_key;            /* ordered queue: */
-    bool was_here;           /* message_was_in this queue */
-    const char *no_key_text; /* NULL: no key, in general words */
-    uint8_t key[KEY_BYTES];
-};
-void queue_delivered(struct queue *q, int64_t now_ms, const struct arrival *a);
+/* A delivery. The queue takes it over. why: text about an id or a key that is missing; NULL: none. Not kept. */
+void queue_delivered(struct queue *q, int64_t now_ms, struct arrival *a, const char *why);
 
 /* Memory that the next delivery may take. */
 struct queue_room {
@@ -458,7 +446,7 @@ enum { LETTER_LARGE_BYTES = 1 << 20, CAN_DEAD_LETTER_LARGE = 1 << N_OPERATIONS }
 
 static inline bool queue_letter_is_large(const struct delivery *d)
 {
-    return d->copy.body_len > LETTER_LARGE_BYTES;
+    return d->arrival->copy.body_len > LETTER_LARGE_BYTES;
 }
 
 /* Has a large dead letter waited since the last call? Then its connection is needed. */
