@@ -44,32 +44,14 @@ static bool fits(const struct channel *c, struct broker_room room, const struct 
     return t->copy.body_len <= room.body && t->copy.n_bytes <= room.whole;
 }
 
-/* Begins a message with its headers, which come first, in one frame. They are decoded before the room is checked: a
- * frame is small, and its decoded form is at most some forty times as large. */
-static void message_begin(struct broker *b, struct channel *c, struct slice properties, broker_room_fn *room,
-                          void *context)
-{
-    struct content *t = &c->content;
-    struct message *m = t->message;
-
-    t->is_malformed = message_decode(m, properties) < 0;
-    t->copy.n_bytes = t->copy.body_len + message_bytes(m);
-    t->copy.delivery_count = message_delivery_count(m);
-    t->copy.n_rejected = message_rejections(m, slice_of(c->queue));
-    kind_doubt(b, c, t);
-    if (fits(c, room(context, c->queue_number), t)) {
-        m->body = t->copy.body_len ? mem_realloc(NULL, t->copy.body_len) : NULL;
-        m->body_len = t->copy.body_len;
-        return;
-    }
-    message_free(m);
-    t->message = NULL;
-}
-
+/* The properties and headers of a message come first, in one frame. They are decoded before the room is checked: a frame
+ * is small, and its decoded form is at most some forty times as large. */
 int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
                   void *context, struct broker_event *ev, struct fault *f)
 {
     struct content *t = &c->content;
+    struct message *m = t->message;
+    amqp_bytes_t properties = frame->payload.properties.raw;
 
     if (t->state != CONTENT_HEADER)
         return broken(b, f, "a content header without its method");
@@ -77,7 +59,20 @@ int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame
         return broken(b, f, "a content header of another class");
     t->state = CONTENT_BODY;
     t->copy.body_len = t->n_left = frame->payload.properties.body_size;
-    message_begin(b, c, slice_of_bytes(frame->payload.properties.raw), room, context);
+    t->is_malformed = message_decode(m, (struct slice){properties.bytes, properties.len}) < 0;
+    t->copy.n_bytes = t->copy.body_len + message_bytes(m);
+    if (m->n_headers) { /* the broker's counts, and the only signs of an unexpected kind of queue */
+        t->copy.delivery_count = message_delivery_count(m);
+        t->copy.n_rejected = message_rejections(m, slice_of(c->queue));
+        kind_doubt(b, c, t);
+    }
+    if (fits(c, room(context, c->queue_number), t)) {
+        m->body = t->copy.body_len ? mem_realloc(NULL, t->copy.body_len) : NULL;
+        m->body_len = t->copy.body_len;
+    } else {
+        message_free(m);
+        t->message = NULL;
+    }
     return t->copy.body_len ? 0 : content_done(b, c, ev);
 }
 
