@@ -181,7 +181,7 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
     outcome_fill(item, d);
     if (d->arrival->message)
         item->message_type = d->arrival->message->properties[PROPERTY_TYPE];
-    if (d->op == OP_CLAIM)
+    if (d->op == OP_CLAIM && d->arrival->message->n_headers)
         item->deaths = message_deaths(d->arrival->message);
     memcpy(item->token, d->claim.token, sizeof(item->token));
     memcpy(item->fingerprint, d->arrival->fingerprint, sizeof(item->fingerprint));
