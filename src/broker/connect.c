@@ -361,7 +361,8 @@ static char *server_property(amqp_connection_state_t connection, struct slice na
 
     for (int i = 0; i < properties->num_entries; i++) {
         const amqp_table_entry_t *e = &properties->entries[i];
-        if (slice_equal(slice_of_bytes(e->key), name) && e->value.kind == AMQP_FIELD_KIND_UTF8)
+        if (slice_equal((struct slice){e->key.bytes, e->key.len}, name) &&
+            e->value.kind == AMQP_FIELD_KIND_UTF8)
             return mem_copy(e->value.value.bytes.bytes, e->value.value.bytes.len);
     }
     return mem_copy("unknown", 7);

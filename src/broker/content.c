@@ -12,7 +12,7 @@
 static int content_done(struct broker *b, struct channel *c, struct broker_event *ev)
 {
     struct content done = c->content;
-    bool holding = is_holding(c);
+    bool holding = c->kind_asked != QUESTION_NONE;
     enum broker_event_kind kind = done.message ? BROKER_DELIVERY : BROKER_SKIPPED;
 
     c->content = (struct content){0};
@@ -44,8 +44,8 @@ static bool fits(const struct channel *c, struct broker_room room, const struct 
     return t->copy.body_len <= room.body && t->copy.n_bytes <= room.whole;
 }
 
-/* The properties and headers of a message come first, in one frame. They are decoded before the room is checked: a frame
- * is small, and its decoded form is at most some forty times as large. */
+/* The properties and headers of a message come first, in one frame. They are decoded before the room is checked: a
+ * frame is small, and its decoded form is at most some forty times as large. */
 int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame, broker_room_fn *room,
                   void *context, struct broker_event *ev, struct fault *f)
 {

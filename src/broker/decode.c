@@ -1,6 +1,6 @@
-/* Decodes a content header to properties and headers without rabbitmq-c. Depending on its version, the library
- * recurses into tables of any depth or closes the connection over them, and it needs memory of its own for each
- * channel. The bytes are copied once, as a whole; the message's texts point into that copy. Pure. */
+/* Decodes encoded fields, and a content header to properties and headers, without rabbitmq-c. Depending on its version,
+ * the library recurses into tables of any depth or closes the connection over them, and it needs memory of its own for
+ * each channel. The bytes are copied once, as a whole; the message's texts point into that copy. Pure. */
 
 #include "onceward/broker/decode.h"
 
@@ -10,6 +10,82 @@
 #include <string.h>
 
 enum { DEPTH_MAX = 64 };
+
+/* --- encoded fields --- */
+
+bool number_take(struct cursor *c, size_t n, uint64_t *ret)
+{
+    uint64_t value = 0;
+
+    if ((size_t)(c->end - c->at) < n)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        value = value << 8 | (unsigned char)*c->at++;
+    *ret = value;
+    return true;
+}
+
+bool bytes_take(struct cursor *c, size_t size, struct slice *ret)
+{
+    uint64_t len;
+
+    if (!number_take(c, size, &len) || (uint64_t)(c->end - c->at) < len)
+        return false;
+    *ret = (struct slice){c->at, (size_t)len};
+    c->at += len;
+    return true;
+}
+
+/* Number of bytes of a value of fixed size; -1: the size varies, or AMQP has no such kind. */
+static int fixed_size(char kind)
+{
+    switch ((enum field_kind)kind) {
+    case FIELD_VOID:
+        return 0;
+    case FIELD_BOOL:
+    case FIELD_I8:
+    case FIELD_U8:
+        return 1;
+    case FIELD_I16:
+    case FIELD_U16:
+        return 2;
+    case FIELD_I32:
+    case FIELD_U32:
+    case FIELD_F32:
+        return 4;
+    case FIELD_DECIMAL:
+        return 5;
+    case FIELD_I64:
+    case FIELD_U64:
+    case FIELD_F64:
+    case FIELD_TIMESTAMP:
+        return 8;
+    default:
+        return -1;
+    }
+}
+
+static bool has_length(char kind)
+{
+    return kind == FIELD_STRING || kind == FIELD_BYTES || kind == FIELD_ARRAY || kind == FIELD_TABLE;
+}
+
+bool value_take(struct cursor *c, char *ret_kind, struct slice *ret_value)
+{
+    if (c->at == c->end)
+        return false;
+    *ret_kind = *c->at++;
+    if (has_length(*ret_kind))
+        return bytes_take(c, 4, ret_value);
+    int size = fixed_size(*ret_kind);
+    if (size < 0 || c->end - c->at < size)
+        return false;
+    *ret_value = (struct slice){c->at, (size_t)size};
+    c->at += size;
+    return true;
+}
+
+/* --- content headers --- */
 
 static bool list_decode(struct message *m, struct slice list, bool has_names, int depth, struct field **ret,
                         size_t *ret_n);
@@ -23,7 +99,7 @@ static int64_t signed_of(uint64_t bits, size_t size)
 
 static void fixed_decode(struct slice value, struct field *out)
 {
-    struct cursor c = cursor_of(value);
+    struct cursor c = {value.data, value.data + value.len};
     uint64_t bits = 0, rest = 0;
     float f32;
 
@@ -86,7 +162,7 @@ static bool value_decode(struct message *m, struct cursor *c, int depth, struct 
 /* Counts the items before the first malformed one. */
 static size_t list_count(struct slice list, bool has_names)
 {
-    struct cursor c = cursor_of(list);
+    struct cursor c = {list.data, list.data + list.len};
     struct slice ignored;
     size_t n = 0;
     char kind;
@@ -100,7 +176,7 @@ static size_t list_count(struct slice list, bool has_names)
 static bool list_decode(struct message *m, struct slice list, bool has_names, int depth, struct field **ret,
                         size_t *ret_n)
 {
-    struct cursor c = cursor_of(list);
+    struct cursor c = {list.data, list.data + list.len};
     size_t n = list_count(list, has_names);
     struct field *items = n ? message_alloc(m, n * sizeof(*items)) : NULL;
     bool ok = true;
@@ -119,7 +195,6 @@ static bool property_decode(struct message *m, struct cursor *c, int bit)
 {
     struct slice headers;
     uint64_t value = 0;
-    int property;
 
     switch (bit) {
     case BIT_HEADERS:
@@ -136,11 +211,7 @@ static bool property_decode(struct message *m, struct cursor *c, int bit)
         m->has_timestamp = number_take(c, 8, &m->timestamp);
         return m->has_timestamp;
     default:
-        property = property_of_bit(bit);
-        if (bytes_take(c, 1, &m->properties[property]))
-            return true;
-        m->properties[property] = (struct slice){0};
-        return false;
+        return bytes_take(c, 1, &m->properties[property_of_bit[bit]]);
     }
 }
 
@@ -149,7 +220,7 @@ int message_decode(struct message *m, struct slice properties)
     uint64_t flags;
 
     m->content_header = message_keep(m, properties.data, properties.len);
-    struct cursor c = cursor_of(m->content_header);
+    struct cursor c = {m->content_header.data, m->content_header.data + m->content_header.len};
     if (!number_take(&c, 2, &flags) || flags >> BIT_MORE & 1)
         return -1;
     for (int bit = BIT_CONTENT_TYPE; bit >= BIT_LAST; bit--)

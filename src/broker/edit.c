@@ -14,7 +14,7 @@ enum { CLASS_BASIC = 60, PERSISTENT = 2 };
 /* Copies a header table without the headers of an earlier journey. */
 static bool headers_edit(struct buf *out, struct slice table)
 {
-    struct cursor c = cursor_of(table);
+    struct cursor c = {table.data, table.data + table.len};
     size_t start = out->len;
 
     buf_add_u32(out, 0);
@@ -37,12 +37,13 @@ static bool value_cut(struct cursor *c, int bit, struct slice *ret)
 {
     const char *from = c->at;
     struct slice text;
+    uint64_t number;
     bool ok;
 
     if (bit == BIT_DELIVERY_MODE || bit == BIT_PRIORITY)
-        ok = cursor_skip(c, 1);
+        ok = number_take(c, 1, &number);
     else if (bit == BIT_TIMESTAMP)
-        ok = cursor_skip(c, 8);
+        ok = number_take(c, 8, &number);
     else
         ok = bytes_take(c, 1, &text);
     *ret = (struct slice){from, (size_t)(c->at - from)};
@@ -91,7 +92,7 @@ static bool properties_edit(struct buf *out, struct cursor *c, unsigned flags, c
 int content_header_edit(struct buf *out, struct slice properties, uint64_t body_len, struct slice user,
                         bool keeps_expiration, struct fault *f)
 {
-    struct cursor c = cursor_of(properties);
+    struct cursor c = {properties.data, properties.data + properties.len};
     unsigned kept = 0;
     uint64_t flags;
 

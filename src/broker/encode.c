@@ -139,7 +139,7 @@ static bool is_present(const struct message *m, int bit)
     case BIT_TIMESTAMP:
         return m->has_timestamp;
     default:
-        return m->properties[property_of_bit(bit)].data;
+        return m->properties[property_of_bit[bit]].data;
     }
 }
 
@@ -158,7 +158,7 @@ static int property_encode(struct buf *out, const struct message *m, int bit, st
         buf_add_u64(out, m->timestamp);
         return 0;
     default: {
-        enum property p = (enum property)property_of_bit(bit);
+        enum property p = property_of_bit[bit];
         return short_add(out, m->properties[p], property_name(p), f);
     }
     }

@@ -32,7 +32,7 @@ struct broker_event *event_add(struct event_queue *q, const struct channel *c, e
 
 struct broker_event *event_add_held(struct broker *b, struct channel *c, enum broker_event_kind kind)
 {
-    return event_add(is_holding(c) ? &c->held : &b->events, c, kind);
+    return event_add(c->kind_asked != QUESTION_NONE ? &c->held : &b->events, c, kind);
 }
 
 bool event_take(struct event_queue *q, struct broker_event *ev)

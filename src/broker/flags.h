@@ -23,31 +23,16 @@ enum {
     BIT_MORE = 0, /* another word of flags follows; class basic never sets it */
 };
 
-/* Property whose value is a short string; -1: the bit has another type. */
-static inline int property_of_bit(int bit)
-{
-    switch (bit) {
-    case BIT_CONTENT_TYPE:
-        return PROPERTY_CONTENT_TYPE;
-    case BIT_CONTENT_ENCODING:
-        return PROPERTY_CONTENT_ENCODING;
-    case BIT_CORRELATION_ID:
-        return PROPERTY_CORRELATION_ID;
-    case BIT_REPLY_TO:
-        return PROPERTY_REPLY_TO;
-    case BIT_EXPIRATION:
-        return PROPERTY_EXPIRATION;
-    case BIT_MESSAGE_ID:
-        return PROPERTY_MESSAGE_ID;
-    case BIT_TYPE:
-        return PROPERTY_TYPE;
-    case BIT_USER_ID:
-        return PROPERTY_USER_ID;
-    case BIT_APP_ID:
-        return PROPERTY_APP_ID;
-    case BIT_CLUSTER_ID:
-        return PROPERTY_CLUSTER_ID;
-    default:
-        return -1;
-    }
-}
+/* The properties whose values are short strings, by their bits. */
+static const enum property property_of_bit[] = {
+    [BIT_CONTENT_TYPE] = PROPERTY_CONTENT_TYPE,
+    [BIT_CONTENT_ENCODING] = PROPERTY_CONTENT_ENCODING,
+    [BIT_CORRELATION_ID] = PROPERTY_CORRELATION_ID,
+    [BIT_REPLY_TO] = PROPERTY_REPLY_TO,
+    [BIT_EXPIRATION] = PROPERTY_EXPIRATION,
+    [BIT_MESSAGE_ID] = PROPERTY_MESSAGE_ID,
+    [BIT_TYPE] = PROPERTY_TYPE,
+    [BIT_USER_ID] = PROPERTY_USER_ID,
+    [BIT_APP_ID] = PROPERTY_APP_ID,
+    [BIT_CLUSTER_ID] = PROPERTY_CLUSTER_ID,
+};

@@ -81,7 +81,7 @@ struct channel {
     int64_t refused_ms;    /* time of the refusal of the depth to the user; 0: never */
     uint16_t n_unanswered; /* channels abandoned over questions about this queue that have not ended */
 
-    /* Events that wait while the kind is asked for. */
+    /* Events that wait while the kind is asked for: kind_asked is not QUESTION_NONE. */
     struct event_queue held;
     size_t n_held_bytes;
 
@@ -157,12 +157,6 @@ void events_free(struct event_queue *q);
 
 /* Channel of the queue with the caller's number, which must exist. */
 struct channel *channel_of_queue(const struct broker *b, uint32_t queue);
-
-/* Do c's events wait? */
-static inline bool is_holding(const struct channel *c)
-{
-    return c->kind_asked != QUESTION_NONE;
-}
 
 /* Drops an incomplete message. */
 void content_drop(struct content *c);

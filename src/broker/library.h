@@ -17,11 +17,6 @@
 
 #include "onceward/base/slice.h"
 
-static inline struct slice slice_of_bytes(amqp_bytes_t b)
-{
-    return (struct slice){b.bytes, b.len};
-}
-
 /* Casts const away: the library never writes to these bytes. */
 static inline amqp_bytes_t bytes_of_slice(struct slice s)
 {

@@ -155,7 +155,7 @@ static bool ends_with(struct slice s, struct slice end)
  * sentence are compared. */
 static enum broker_kind kind_of_refusal(const amqp_channel_close_t *m)
 {
-    struct slice text = slice_of_bytes(m->reply_text);
+    struct slice text = {m->reply_text.bytes, m->reply_text.len};
 
     if (m->reply_code != AMQP_PRECONDITION_FAILED)
         return BROKER_KIND_OTHER;

@@ -70,10 +70,12 @@ static int on_method(struct sample *s, const amqp_method_t *m, struct fault *f)
 
 static int on_header(struct sample *s, const amqp_frame_t *frame, struct fault *f)
 {
+    amqp_bytes_t properties = frame->payload.properties.raw;
+
     if (s->state != HEADER || frame->payload.properties.class_id != AMQP_BASIC_CLASS)
         return broken(s, f, "an unexpected content header");
     /* Of malformed properties, everything before the fault is decoded. */
-    (void)message_decode(s->message, slice_of_bytes(frame->payload.properties.raw));
+    (void)message_decode(s->message, (struct slice){properties.bytes, properties.len});
     s->body_len = s->n_left = frame->payload.properties.body_size;
     if (s->body_len && s->body_len <= s->body_most) {
         s->message->body = mem_realloc(NULL, s->body_len);

@@ -294,11 +294,12 @@ static int on_content(struct sender *s, const amqp_frame_t *frame, struct sender
     if (!r->message || r->has_header != (frame->frame_type == AMQP_FRAME_BODY))
         return broken(s, f, "a content without its method");
     if (frame->frame_type == AMQP_FRAME_HEADER) {
+        amqp_bytes_t properties = frame->payload.properties.raw;
+
         r->has_header = true;
         r->body_len = r->n_left = frame->payload.properties.body_size;
-        message_decode(
-            r->message,
-            slice_of_bytes(frame->payload.properties.raw)); /* cannot fail for one of our own messages */
+        /* Messages of our own are well-formed. */
+        message_decode(r->message, (struct slice){properties.bytes, properties.len});
     } else if (frame->payload.body_fragment.len > r->n_left) {
         return broken(s, f, "a body longer than its header says");
     } else {

@@ -56,6 +56,11 @@ void wire_deinit(struct wire *w)
     *w = (struct wire){.fd = -1, .is_lost = true};
 }
 
+size_t wire_pending(const struct wire *w)
+{
+    return w->out.len - w->n_sent;
+}
+
 void wire_put_method(struct wire *w, uint16_t channel, amqp_method_number_t id, void *decoded)
 {
     char *frame = buf_reserve(&w->out, METHOD_MAX);

@@ -40,10 +40,7 @@ void wire_init(struct wire *w, amqp_connection_state_t connection, struct ssl_st
 void wire_deinit(struct wire *w);
 
 /* Bytes that the socket has not taken yet. */
-static inline size_t wire_pending(const struct wire *w)
-{
-    return w->out.len - w->n_sent;
-}
+size_t wire_pending(const struct wire *w);
 
 /* Appends a method. The caller checks its fields: a short string has at most 255 bytes. */
 void wire_put_method(struct wire *w, uint16_t channel, amqp_method_number_t id, void *decoded);

@@ -98,7 +98,7 @@ static void channel_must_hold(const struct broker *b, const struct channel *c)
         if (e->event.kind == BROKER_DELIVERY)
             n_bytes += e->event.copy.n_bytes;
     MUST(c->n_held_bytes == n_bytes);
-    MUST(!c->held.first || is_holding(c));
+    MUST(!c->held.first || c->kind_asked != QUESTION_NONE);
     MUST(c->content.state != CONTENT_BODY || c->content.n_left > 0);
     MUST(b->numbers[c->number].user == c && !b->numbers[c->number].given_up_for);
     MUST(c != &b->ask || (c->content.state == CONTENT_NONE && !c->held.first));
@@ -359,7 +359,8 @@ static void delivery_feed(struct play *p, struct byte_source *s)
     deliver_add(&out, c->number, m, tag);
     content_add(&out, c->number, m, part);
     bool must_come = c->state == CHANNEL_OPEN && c->content.state == CONTENT_NONE && b->closing == CLOSE_NO &&
-                     !is_holding(c) && !p->is_lost && b->wire.in.len == b->wire.n_read && !is_doubtful(m);
+                     c->kind_asked == QUESTION_NONE && !p->is_lost && b->wire.in.len == b->wire.n_read &&
+                     !is_doubtful(m);
     if (must_come) {
         message_free(p->expected);
         p->expected = m;
