@@ -4,8 +4,15 @@
 #include "text.h"
 
 #include <assert.h>
+#include <endian.h>
 #include <limits.h>
 #include <string.h>
+
+const struct array_oids array_oids[N_ARRAY_TYPES] = {
+    [ARRAY_BOOL] = {16, 1000},   [ARRAY_BYTEA] = {17, 1001}, [ARRAY_INT8] = {20, 1016},
+    [ARRAY_INT4] = {23, 1007},   [ARRAY_TEXT] = {25, 1009},  [ARRAY_INTERVAL] = {1186, 1187},
+    [ARRAY_UUID] = {2950, 2951},
+};
 
 void array_deinit(struct array *a)
 {
@@ -76,21 +83,6 @@ void array_add_interval(struct array *a, int64_t ms)
     a->has_value = true;
 }
 
-static void put_u32(char *p, size_t v)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (char)(v >> (24 - 8 * i));
-}
-
-static size_t get_u32(const char *p)
-{
-    size_t v = 0;
-
-    for (int i = 0; i < 4; i++)
-        v = v << 8 | (uint8_t)p[i];
-    return v;
-}
-
 void array_add_text(struct array *a, struct slice s, size_t max)
 {
     if (!s.data) {
@@ -102,9 +94,8 @@ void array_add_text(struct array *a, struct slice s, size_t max)
     a->has_value = true;
     buf_add_u32(&a->buf, 0);
     text_add(&a->buf, s, max);
-    size_t len = a->buf.len - start - 4;
-    assert(len <= INT_MAX);
-    put_u32(a->buf.data + start, len);
+    assert(a->buf.len - start - 4 <= INT_MAX);
+    buf_set_length(&a->buf, start);
 }
 
 /* Finds the end of the next n elements. */
@@ -113,10 +104,12 @@ static size_t array_end(const struct array *a, size_t n)
     size_t end = a->at;
 
     for (; n; n--) {
-        assert(end + 4 <= a->buf.len);
-        size_t len = get_u32(a->buf.data + end);
+        uint32_t len;
 
-        end += 4 + (len == UINT32_MAX ? 0 : len);
+        assert(end + 4 <= a->buf.len);
+        memcpy(&len, a->buf.data + end, sizeof(len));
+        len = be32toh(len);
+        end += 4 + (len == UINT32_MAX ? 0 : (size_t)len);
     }
     assert(end <= a->buf.len);
     return end;
@@ -124,15 +117,14 @@ static size_t array_end(const struct array *a, size_t n)
 
 struct slice array_slice(struct array *a, size_t n)
 {
-    /* The bytes before an element belong to the first header or to skipped elements, so there is room for a header. */
-    char *header = a->buf.data + a->at - ARRAY_HEADER;
+    const uint32_t header[] = {htobe32(1), htobe32(a->has_null), htobe32(array_oids[a->type].element),
+                               htobe32((uint32_t)n), htobe32(1)};
+    size_t start = a->at - ARRAY_HEADER;
 
-    put_u32(header, 1);
-    put_u32(header + 4, a->has_null);
-    put_u32(header + 8, a->type);
-    put_u32(header + 12, n);
-    put_u32(header + 16, 1);
-    return (struct slice){header, array_end(a, n) - (size_t)(header - a->buf.data)};
+    /* The bytes before an element belong to the first header or to skipped elements, so there is room for a header. */
+    static_assert(sizeof(header) == ARRAY_HEADER, "dimensions, flags, element type, elements, lower bound");
+    memcpy(a->buf.data + start, header, sizeof(header));
+    return (struct slice){a->buf.data + start, array_end(a, n) - start};
 }
 
 void array_skip(struct array *a, size_t n)

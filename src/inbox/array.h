@@ -17,14 +17,22 @@
 enum { ARRAY_HEADER = 20 };
 
 enum array_type {
-    ARRAY_BOOL = 16,
-    ARRAY_BYTEA = 17,
-    ARRAY_INT8 = 20,
-    ARRAY_INT4 = 23,
-    ARRAY_TEXT = 25,
-    ARRAY_INTERVAL = 1186,
-    ARRAY_UUID = 2950,
+    ARRAY_BOOL,
+    ARRAY_BYTEA,
+    ARRAY_INT8,
+    ARRAY_INT4,
+    ARRAY_TEXT,
+    ARRAY_INTERVAL,
+    ARRAY_UUID,
+    N_ARRAY_TYPES
 };
+
+/* PostgreSQL's numbers of the type of the elements, and of the array. */
+struct array_oids {
+    uint32_t element, array;
+};
+
+extern const struct array_oids array_oids[N_ARRAY_TYPES];
 
 struct array {
     struct buf buf;

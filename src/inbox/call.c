@@ -63,28 +63,6 @@ static const Oid scalar_types[N_CALL_SCALARS] = {
     [SCALAR_GONE] = OID_TEXT_ARRAY, [SCALAR_GRACE] = OID_INT8,  [SCALAR_ORDER_CHANGES] = OID_INT8,
 };
 
-static Oid array_oid(enum array_type type)
-{
-    switch (type) {
-    case ARRAY_BOOL:
-        return 1000;
-    case ARRAY_BYTEA:
-        return 1001;
-    case ARRAY_INT8:
-        return 1016;
-    case ARRAY_INT4:
-        return 1007;
-    case ARRAY_TEXT:
-        return 1009;
-    case ARRAY_INTERVAL:
-        return 1187;
-    case ARRAY_UUID:
-        return 2951;
-    }
-    assert(0);
-    return 0;
-}
-
 /* --- the calls --- */
 
 /* Columns of an answer. The first two are always ord and answer. */
@@ -291,7 +269,7 @@ void call_params(enum inbox_op op, const struct call_scalars *scalars, struct ca
         if (a->has_value)
             s = array_slice(a, p < FIRST_COLUMN ? d->n_queues : n);
         assert(s.len <= INT_MAX);
-        ret->types[i] = array_oid(a->type);
+        ret->types[i] = array_oids[a->type].array;
         ret->values[i] = s.data;
         ret->lengths[i] = (int)s.len;
         ret->formats[i] = 1;
