@@ -37,11 +37,10 @@ enum rule {
     RULE_JSON,       /* NULL: empty, which is not valid JSON */
     RULE_VALID_TEXT, /* NULL: not text */
 
-    RULE_PLACE,      /* of the item's queue: see column_encode */
-    RULE_HASH,       /* of the id in the history. NULL: the queue does not compact */
-    RULE_TEXT_ID,    /* NULL: the letter has its id among the raw ids */
-    RULE_RAW_ID,     /* the id of a letter whose id is not text */
-    RULE_MAX_WINDOW, /* at least the window */
+    RULE_PLACE,   /* of the item's queue: see column_encode */
+    RULE_HASH,    /* of the id in the history. NULL: the queue does not compact */
+    RULE_TEXT_ID, /* NULL: the letter has its id among the raw ids */
+    RULE_RAW_ID,  /* the id of a letter whose id is not text */
 };
 
 enum record { RECORD_ITEM, RECORD_LETTER, RECORD_STORED };
@@ -110,11 +109,6 @@ static struct slice raw_id(const struct inbox_item *i)
     return i->message_id.len && !letter_has_id(i) ? i->message_id : (struct slice){0};
 }
 
-static int64_t max_window_ms(const struct inbox_queue *q)
-{
-    return q->max_window_ms > q->token_window_ms ? q->max_window_ms : q->token_window_ms;
-}
-
 static void add_value(struct array *a, const struct column_info *c, const void *record)
 {
     const void *v = (const char *)record + c->offset;
@@ -160,23 +154,8 @@ static void add_value(struct array *a, const struct column_info *c, const void *
     case RULE_RAW_ID:
         array_add_slice(a, raw_id(record));
         break;
-    case RULE_MAX_WINDOW:
-        array_add_interval(a, max_window_ms(record));
-        break;
     default:
         add_slice(a, c->rule, *(const struct slice *)v);
-    }
-}
-
-static const void *record_of(const struct column_info *c, const struct inbox_item *i)
-{
-    switch (c->record) {
-    case RECORD_LETTER:
-        return i->letter;
-    case RECORD_STORED:
-        return i->stored;
-    default:
-        return i;
     }
 }
 
@@ -193,29 +172,14 @@ static size_t body_bytes(enum column c, const struct inbox_item *i)
     return i->stored ? i->stored->body.len : 0;
 }
 
-static bool any_compacts(const struct inbox_queue *queues, const struct inbox_item *const *items, size_t n)
+static void add_hash(struct array *a, const struct inbox_queue *q, struct slice message_id)
 {
-    for (size_t i = 0; i < n; i++)
-        if (queues[items[i]->queue].compacts)
-            return true;
-    return false;
-}
+    uint8_t hash[HISTORY_HASH_BYTES];
 
-static void hashes_encode(struct array *a, const struct inbox_queue *queues,
-                          const struct inbox_item *const *items, size_t n)
-{
-    bool any = any_compacts(queues, items, n);
-
-    array_start(a, ARRAY_UUID, any ? n : 0, any ? n * HISTORY_HASH_BYTES : 0);
-    for (size_t i = 0; i < n && any; i++) {
-        const struct inbox_queue *q = &queues[items[i]->queue];
-        uint8_t hash[HISTORY_HASH_BYTES];
-
-        if (q->compacts && history_hash(q->consumer, items[i]->message_id, hash))
-            array_add(a, hash, sizeof(hash));
-        else
-            array_add_null(a);
-    }
+    if (q->compacts && history_hash(q->consumer, message_id, hash))
+        array_add(a, hash, sizeof(hash));
+    else
+        array_add_null(a);
 }
 
 void column_encode(enum column c, struct array *a, const struct inbox_queue *queues,
@@ -225,20 +189,20 @@ void column_encode(enum column c, struct array *a, const struct inbox_queue *que
     size_t bytes = n * info->size;
     int32_t of = 0;
 
-    if (info->rule == RULE_HASH) {
-        hashes_encode(a, queues, items, n);
-        return;
-    }
     if (c == COLUMN_BODIES ||
         c == COLUMN_STORED_BODIES) /* the only large columns: allocated once, as a whole */
         for (size_t i = 0; i < n; i++)
             bytes += body_bytes(c, items[i]);
     array_start(a, info->type, n, bytes);
     for (size_t i = 0; i < n; i++) {
-        const void *record = record_of(info, items[i]);
+        const void *const records[] = {
+            [RECORD_ITEM] = items[i], [RECORD_LETTER] = items[i]->letter, [RECORD_STORED] = items[i]->stored};
+        const void *record = records[info->record];
 
         if (info->rule == RULE_PLACE)
             array_add_int4(a, of += is_first_of_its_queue(items, i));
+        else if (info->rule == RULE_HASH)
+            add_hash(a, &queues[items[i]->queue], items[i]->message_id);
         else if (!record)
             array_add_null(a);
         else

@@ -48,7 +48,7 @@ struct inbox_queue {
     const char *order_key;  /* sources of the order key: the range may change only where takes_over names the
                                recorded one. "": not ordered; NULL: unknown */
     bool transaction;       /* the application completes the row; else the sidecar does */
-    int64_t token_window_ms, max_window_ms;
+    int64_t token_window_ms, max_window_ms; /* the second is at least the first */
     int max_attempts;
     int revive;       /* number of times that a dead message may be revived by moving it to the queue again */
     int64_t store_ms; /* how long messages are stored; 0: not at all */
