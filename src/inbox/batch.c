@@ -17,7 +17,9 @@ enum {
 
 void batch_init(struct batch *b, enum inbox_op op)
 {
-    *b = (struct batch){.op = op};
+    bool is_claim = op == INBOX_CLAIM_ASYNC || op == INBOX_CLAIM_STORE || op == INBOX_CLAIM_STORE_ASYNC;
+
+    *b = (struct batch){.op = op, .row_op = is_claim ? INBOX_CLAIM : op};
 }
 
 static void result_clear(struct batch *b)
@@ -122,7 +124,9 @@ void batch_answer(struct batch *b, PGresult *result)
     b->n_rest = b->n_named = 0;
     b->sweep = b->at;
     b->state = BATCH_ANSWERING;
-    failure_set(b, ROW_RETRY, "", "");
+    b->failure = ROW_RETRY;
+    b->sqlstate[0] = '\0';
+    buf_reset(&b->detail);
 }
 
 void batch_fail(struct batch *b, enum row_answer answer, const char *sqlstate, const char *detail)
@@ -183,23 +187,10 @@ static struct batch_entry *entry_find(struct batch *b, int ord)
     return e->answered ? NULL : e;
 }
 
-/* Kind to report: callers do not distinguish the kinds of claims. */
-static enum inbox_op row_op(const struct batch *b)
-{
-    switch (b->op) {
-    case INBOX_CLAIM_ASYNC:
-    case INBOX_CLAIM_STORE:
-    case INBOX_CLAIM_STORE_ASYNC:
-        return INBOX_CLAIM;
-    default:
-        return b->op;
-    }
-}
-
 static void row_fail(const struct batch *b, struct inbox_row *row)
 {
     *row = (struct inbox_row){
-        .op = row_op(b), .row = {.answer = b->failure, .unproven_ms = -1, .detail = buf_slice(&b->detail)}};
+        .op = b->row_op, .row = {.answer = b->failure, .unproven_ms = -1, .detail = buf_slice(&b->detail)}};
     memcpy(row->row.sqlstate, b->sqlstate, sizeof(row->row.sqlstate));
 }
 
@@ -214,7 +205,7 @@ static void entry_answer(struct batch_entry *e, struct inbox_row *row)
 static bool named_next(struct batch *b, struct inbox_row *row)
 {
     while (b->result && b->row < PQntuples(b->result)) {
-        struct inbox_row made = {.op = row_op(b), .row = {.unproven_ms = -1}};
+        struct inbox_row made = {.op = b->row_op, .row = {.unproven_ms = -1}};
         int ord;
         bool known = call_row(b->op, b->result, b->row++, &made, &ord, &b->detail);
         struct batch_entry *e = entry_find(b, ord);

@@ -32,6 +32,7 @@ struct batch_entry {
 
 struct batch {
     enum inbox_op op;
+    enum inbox_op row_op; /* of its rows: callers do not distinguish the kinds of claims */
     enum batch_state state;
     struct batch_entry *entries;
     size_t n, cap;

@@ -150,8 +150,11 @@ static bool item_is_fit(const struct inbox *i, enum inbox_op op, const struct in
     return op == INBOX_CLAIM_ASYNC || op == INBOX_CLAIM_STORE_ASYNC ? transaction : true;
 }
 
-static void items_sort(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n)
+int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n, struct fault *f)
 {
+    struct batch *b = &i->batches[op];
+
+    assert(n > 0 && n <= BATCH_MAX_ITEMS && b->state == BATCH_FREE);
     if (i->sorted_cap < n) {
         i->sorted = mem_realloc(i->sorted, n * sizeof(*i->sorted));
         i->sorted_cap = n;
@@ -161,14 +164,6 @@ static void items_sort(struct inbox *i, enum inbox_op op, const struct inbox_ite
         i->sorted[k] = &items[k];
     }
     qsort_r(i->sorted, n, sizeof(*i->sorted), item_compare, &i->queues);
-}
-
-int inbox_submit(struct inbox *i, enum inbox_op op, const struct inbox_item *items, size_t n, struct fault *f)
-{
-    struct batch *b = &i->batches[op];
-
-    assert(n > 0 && n <= BATCH_MAX_ITEMS && b->state == BATCH_FREE);
-    items_sort(i, op, items, n);
     batch_fill(b, i->queues.list, i->sorted, n);
     if (!i->lost)
         pipeline_send(i, b);

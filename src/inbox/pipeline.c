@@ -43,8 +43,10 @@ struct inbox *pipeline_new(PGconn *conn, const struct queues *queues, const stru
     i->scalars = *scalars;
     i->statement_timeout_ms = c->statement_timeout_ms;
     i->prepared = c->prepared;
-    for (int op = 0; op < N_INBOX_OPS; op++)
+    for (int op = 0; op < N_INBOX_OPS; op++) {
         batch_init(&i->batches[op], (enum inbox_op)op);
+        call_name((enum inbox_op)op, i->names[op]);
+    }
     PQsetNoticeReceiver(conn, notice_keep, i);
     if (!PQenterPipelineMode(conn))
         pipeline_lose(i, "", PQerrorMessage(conn));
@@ -95,12 +97,6 @@ static void segment_push(struct inbox *i, struct segment s)
         i->swollen = true;
 }
 
-/* Calls of dead letters are rare and large, so they are not prepared. */
-static bool is_to_prepare(const struct inbox *i, enum inbox_op op)
-{
-    return i->prepared != PREPARED_OFF && op != INBOX_DEAD_LETTER;
-}
-
 /* Time limit of a call: one second more per MiB of bodies. */
 static int64_t timeout_of(const struct inbox *i, size_t bytes)
 {
@@ -121,15 +117,15 @@ static bool timeout_send(struct inbox *i, int64_t ms)
                              &value, NULL, NULL, 1);
 }
 
+/* Calls of dead letters are rare and large, so they are not prepared. */
 static bool call_send(struct inbox *i, const struct batch *b, const struct call_params *p, struct segment *s)
 {
-    char name[CALL_NAME_SIZE];
+    const char *name = i->names[b->op];
 
-    s->prepared = is_to_prepare(i, b->op);
+    s->prepared = i->prepared != PREPARED_OFF && b->op != INBOX_DEAD_LETTER;
     if (!s->prepared)
         return PQsendQueryParams(i->conn, call_sql(b->op), p->n, p->types, p->values, p->lengths, p->formats,
                                  1);
-    call_name(b->op, name);
     s->prepares = !i->is_prepared[b->op];
     if (s->prepares && !PQsendPrepare(i->conn, name, call_sql(b->op), p->n, p->types))
         return false;

@@ -43,7 +43,8 @@ struct inbox {
     bool unsent;            /* libpq has unsent bytes */
 
     enum config_prepared prepared;
-    bool is_prepared[PIPELINE_MAX]; /* indexed by operation, or SEGMENT_QUESTION + question */
+    char names[N_INBOX_OPS][CALL_NAME_SIZE]; /* of the prepared statements */
+    bool is_prepared[PIPELINE_MAX];          /* indexed by operation, or SEGMENT_QUESTION + question */
     bool gave_up_prepared;
     bool swollen;
 
