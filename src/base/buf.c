@@ -50,6 +50,18 @@ void buf_add_slice(struct buf *b, struct slice s)
     buf_add(b, s.data, s.len);
 }
 
+void buf_add_number(struct buf *b, uint64_t n)
+{
+    char digits[20];
+    size_t at = sizeof(digits);
+
+    do {
+        digits[--at] = (char)('0' + n % 10);
+        n /= 10;
+    } while (n);
+    buf_add(b, digits + at, sizeof(digits) - at);
+}
+
 void buf_printf(struct buf *b, const char *format, ...)
 {
     va_list args, again;

@@ -11,7 +11,6 @@
 #include "core/trace_context.h"
 #include "onceward/core/media_type.h"
 
-#include <inttypes.h>
 #include <time.h>
 
 enum { LINE_OVERHEAD = 4 /* ": " and CR LF on the wire */ };
@@ -44,17 +43,6 @@ static void field_end(struct header_block *b)
 }
 
 #define FIELD(b, literal) buf_add(&(b)->text, literal ": ", sizeof(literal ": ") - 1)
-
-static void add_number(struct buf *out, int64_t value)
-{
-    char digits[24], *p = digits + sizeof(digits);
-    uint64_t left = value < 0 ? 0 : (uint64_t)value;
-
-    do
-        *--p = (char)('0' + left % 10);
-    while (left /= 10);
-    buf_add(out, p, (size_t)(digits + sizeof(digits) - p));
-}
 
 /* Could a value of at least len bytes fit? Otherwise the field is counted as dropped. */
 static bool optional_begin(struct writer *w, size_t len)
@@ -230,10 +218,10 @@ static void write_mandatory(struct header_block *b, const struct message *m, con
     buf_add_slice(out, r->token);
     field_end(b);
     FIELD(b, "Onceward-Token-Window-Ms");
-    add_number(out, r->window_ms);
+    buf_add_number(out, r->window_ms > 0 ? (uint64_t)r->window_ms : 0);
     field_end(b);
     FIELD(b, "Onceward-Attempt");
-    add_number(out, r->attempt);
+    buf_add_number(out, r->attempt > 0 ? (uint64_t)r->attempt : 0);
     field_end(b);
     FIELD(b, "Onceward-Redelivered");
     buf_add_text(out, m->redelivered ? "true" : "false");
@@ -351,12 +339,12 @@ static void write_properties(struct writer *w, const struct message *m)
     add_optional(w, SLICE("Amqp-Correlation-Id"), p[PROPERTY_CORRELATION_ID]);
     add_optional(w, SLICE("Amqp-Reply-To"), p[PROPERTY_REPLY_TO]);
     if (m->has_timestamp) {
-        buf_printf(&number, "%" PRIu64, m->timestamp);
+        buf_add_number(&number, m->timestamp);
         add_optional(w, SLICE("Amqp-Timestamp"), buf_slice(&number));
     }
     if (m->has_priority) {
         buf_reset(&number);
-        add_number(&number, m->priority);
+        buf_add_number(&number, m->priority);
         add_optional(w, SLICE("Amqp-Priority"), buf_slice(&number));
     }
     add_optional(w, SLICE("Amqp-Expiration"), p[PROPERTY_EXPIRATION]);
@@ -436,7 +424,7 @@ void headers_write(struct header_block *b, const struct message *m, const struct
     write_whole_table(&w, m);
     if (w.n_dropped) {
         FIELD(b, "Onceward-Headers-Dropped");
-        add_number(&b->text, (int64_t)w.n_dropped);
+        buf_add_number(&b->text, w.n_dropped);
         field_end(b);
     }
 }
@@ -452,12 +440,12 @@ void headers_write_batch(struct header_block *b, const struct batch_facts *r)
     buf_add_text(&b->text, "identity");
     field_end(b);
     FIELD(b, "Onceward-Batch");
-    add_number(&b->text, (int64_t)r->n);
+    buf_add_number(&b->text, r->n);
     field_end(b);
     FIELD(b, "Onceward-Consumer");
     buf_add_percent(&b->text, r->consumer);
     field_end(b);
     FIELD(b, "Onceward-Token-Window-Ms");
-    add_number(&b->text, r->window_ms > 0 ? r->window_ms : 0);
+    buf_add_number(&b->text, r->window_ms > 0 ? (uint64_t)r->window_ms : 0);
     field_end(b);
 }

@@ -125,18 +125,6 @@ static bool is_replaced(const struct request_form *form, const char *line)
     return false;
 }
 
-static void number_add(struct buf *out, size_t n)
-{
-    char digits[20];
-    size_t at = sizeof(digits);
-
-    do {
-        digits[--at] = (char)('0' + n % 10);
-        n /= 10;
-    } while (n);
-    buf_add(out, digits + at, sizeof(digits) - at);
-}
-
 void request_write(const struct request_form *form, struct buf *out, const struct header_block *b,
                    size_t body_len)
 {
@@ -157,6 +145,6 @@ void request_write(const struct request_form *form, struct buf *out, const struc
     buf_add_slice(out, buf_slice(&form->authorization));
     buf_add_slice(out, buf_slice(&form->suffix));
     buf_add_slice(out, SLICE("Content-Length: "));
-    number_add(out, body_len);
+    buf_add_number(out, body_len);
     buf_add_slice(out, SLICE("\r\n\r\n"));
 }

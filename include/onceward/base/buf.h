@@ -26,6 +26,7 @@ void buf_add(struct buf *b, const void *data, size_t len);
 void buf_add_char(struct buf *b, char c);
 void buf_add_text(struct buf *b, const char *text);
 void buf_add_slice(struct buf *b, struct slice s);
+void buf_add_number(struct buf *b, uint64_t n); /* decimal */
 void buf_printf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Returns the content with a NUL behind it (not counted in len); valid until the next change. */
