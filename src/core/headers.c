@@ -27,6 +27,7 @@ struct writer {
     size_t n_optional, optional_bytes, n_dropped;
     size_t start; /* of the current optional field */
     struct slice traceparent, tracestate, content_type;
+    const char *coding; /* the registered name, which was sent; NULL: none */
     struct names_sent names;
 };
 
@@ -168,8 +169,6 @@ static void find_special(struct writer *w, const struct message *m)
                  slice_equal(name, SLICE("datacontenttype")))
             w->content_type = f->bytes;
     }
-    if (m->properties[PROPERTY_CONTENT_TYPE].len)
-        w->content_type = m->properties[PROPERTY_CONTENT_TYPE];
     if (!traceparent_is_valid(w->traceparent))
         w->traceparent = w->tracestate = (struct slice){0};
     else if (!tracestate_is_valid(w->tracestate))
@@ -231,20 +230,24 @@ static void write_mandatory(struct header_block *b, const struct message *m, con
 static void write_content(struct writer *w, const struct message *m, struct slice fallback)
 {
     struct header_block *b = w->b;
-    struct slice type = w->content_type.len ? trim(w->content_type) : fallback;
-    const char *coding = coding_find(m->properties[PROPERTY_CONTENT_ENCODING]);
+    struct slice type = fallback, coding = m->properties[PROPERTY_CONTENT_ENCODING];
 
-    FIELD(b, "Content-Type");
-    if (media_type_is_valid(type)) {
-        buf_add_slice(&b->text, type);
-        w->content_type.len = 0; /* sent unchanged, so no further field is needed */
-    } else {
-        buf_add_text(&b->text, "application/octet-stream");
+    if (m->properties[PROPERTY_CONTENT_TYPE].len)
+        w->content_type = m->properties[PROPERTY_CONTENT_TYPE];
+    if (w->content_type.len) {
+        type = trim(w->content_type);
+        if (media_type_is_valid(type))
+            w->content_type.len = 0; /* sent unchanged, so no further field is needed */
+        else
+            type.len = 0;
     }
+    FIELD(b, "Content-Type");
+    buf_add_slice(&b->text, type.len ? type : SLICE("application/octet-stream"));
     field_end(b);
-    if (coding) {
+    w->coding = coding.len ? coding_find(coding) : NULL;
+    if (w->coding) {
         FIELD(b, "Content-Encoding");
-        buf_add_text(&b->text, coding);
+        buf_add_text(&b->text, w->coding);
         field_end(b);
     }
 }
@@ -329,7 +332,7 @@ static void write_properties(struct writer *w, const struct message *m)
 
     if (w->content_type.len)
         add_optional(w, SLICE("Amqp-Content-Type"), w->content_type);
-    if (!coding_find(p[PROPERTY_CONTENT_ENCODING]))
+    if (!w->coding)
         add_optional(w, SLICE("Amqp-Content-Encoding"), p[PROPERTY_CONTENT_ENCODING]);
     add_optional(w, SLICE("Amqp-Exchange"), m->exchange);
     add_optional(w, SLICE("Amqp-Routing-Key"), m->routing_key);
@@ -391,8 +394,7 @@ static void write_whole_table(struct writer *w, const struct message *m)
 {
     struct buf *out = &w->b->text;
 
-    if (!m->n_headers ||
-        !optional_begin(w, sizeof("Amqp-Headers") - 1 + LINE_OVERHEAD + json_at_least(m) / 3 * 4))
+    if (!optional_begin(w, sizeof("Amqp-Headers") - 1 + LINE_OVERHEAD + json_at_least(m) / 3 * 4))
         return;
     FIELD(w->b, "Amqp-Headers");
     /* The JSON is written at the end, with its base64url behind it, which then replaces it. */
@@ -413,15 +415,20 @@ void headers_write(struct header_block *b, const struct message *m, const struct
 
     buf_reset(&b->text);
     b->n = 0;
-    find_special(&w, m);
+    if (m->n_headers)
+        find_special(&w, m);
     write_mandatory(b, m, r);
     write_content(&w, m, r->content_type);
-    add_checked(&w, SLICE("traceparent"), w.traceparent);
-    add_checked(&w, SLICE("tracestate"), w.tracestate);
-    write_events(&w, m);
+    if (m->n_headers) {
+        add_checked(&w, SLICE("traceparent"), w.traceparent);
+        add_checked(&w, SLICE("tracestate"), w.tracestate);
+        write_events(&w, m);
+    }
     write_properties(&w, m);
-    write_plain_headers(&w, m);
-    write_whole_table(&w, m);
+    if (m->n_headers) {
+        write_plain_headers(&w, m);
+        write_whole_table(&w, m);
+    }
     if (w.n_dropped) {
         FIELD(b, "Onceward-Headers-Dropped");
         buf_add_number(&b->text, w.n_dropped);

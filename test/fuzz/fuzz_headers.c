@@ -2,6 +2,7 @@
 
 #include "field_maker.h"
 #include "message_checks.h"
+#include "onceward/core/media_type.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -11,7 +12,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     r.message_id = take_slice(&s);
     r.queue = take_slice(&s);
     r.consumer = take_slice(&s);
-    r.content_type = r.queue; /* an arbitrary, possibly invalid text */
+    if (media_type_is_valid(r.queue)) /* as the configuration checks it */
+        r.content_type = r.queue;
     if (!r.message_id.len || !r.queue.len || !r.consumer.len)
         return 0;
     struct message *m = take_message(&s);

@@ -17,7 +17,7 @@ void header_block_deinit(struct header_block *b);
 
 struct request_facts {
     struct slice message_id, queue, consumer, token;
-    struct slice content_type; /* for a message without one; empty: application/octet-stream */
+    struct slice content_type; /* for a message without one, valid; empty: application/octet-stream */
     int64_t window_ms;
     int attempt;
 };
