@@ -111,16 +111,13 @@ struct connection *application_take(struct application *a)
         struct connection *c = container_of(a->idle.head.prev, struct connection, link);
 
         list_remove(&a->idle, &c->link);
-        if (!c->was_used || !connection_is_stale(c))
+        if (!c->was_used || !connection_is_stale(c)) {
+            list_push(&a->busy, &c->link);
             return c;
+        }
         connection_free(c);
     }
     return NULL;
-}
-
-void application_carries(struct application *a, struct connection *c)
-{
-    list_push(&a->busy, &c->link);
 }
 
 void application_release(struct application *a, struct connection *c, bool is_clean)

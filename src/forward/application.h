@@ -51,11 +51,8 @@ bool application_is_for(const struct application *a, const struct config_queue *
 /* Adds another queue, or the first, to the application. */
 void application_join(struct application *a, const struct config_queue *q);
 
-/* Takes a usable idle connection out of its list. NULL: none is idle. */
+/* Takes a usable idle connection, which is busy from now on: the caller gives it an exchange. NULL: none is idle. */
 struct connection *application_take(struct application *a);
-
-/* Lists a taken connection as busy once it carries an exchange. */
-void application_carries(struct application *a, struct connection *c);
 
 /* Ends the connection's exchange, which is in busy: a clean connection becomes idle, another one is closed. */
 void application_release(struct application *a, struct connection *c, bool is_clean);

@@ -271,10 +271,8 @@ static void wait_for_connection(struct exchange *x)
 
 static void carry(struct connection *c, struct exchange *x, struct slice head)
 {
-    struct application *a = c->application;
     enum ending ending = connection_carry(c, x, head);
 
-    application_carries(a, c);
     if (ending == ENDING_NONE) {
         deadline_note(x->route->w, x);
         return;
@@ -326,7 +324,8 @@ void forward_send(struct forward *w, const struct forward_request *r)
     struct exchange *x = idle_take(w);
     struct connection *c;
 
-    request_form_refresh(&route->form);
+    if (route->q->forward.authorization.file)
+        request_form_refresh(&route->form);
     request_write(&route->form, &w->scratch, r->headers, r->body.len);
     x->route = route;
     exchange_begin(x, r, route->q, &a->target, w->scratch.len);
@@ -450,14 +449,12 @@ static void look(struct forward *w)
     }
 }
 
-/* A server that refuses our certificate sends an alert and closes. When libcurl sees the close first, it does
- * not report the alert; then the earlier refusal is reported again. */
+/* Explains a request without an answer. A server that refuses our certificate sends an alert and closes. When libcurl
+ * sees the close first, it does not report the alert; then the earlier refusal is reported again. */
 static void explain(struct application *a, const struct exchange *x, const struct answer *said,
                     struct exchange_words *words)
 {
-    if (said->kind == ANSWER_STATUS)
-        a->refusal[0] = '\0';
-    else if (x->certificate && said->kind == ANSWER_UNREACHABLE)
+    if (x->certificate && said->kind == ANSWER_UNREACHABLE)
         snprintf(a->refusal, sizeof(a->refusal), "%.*s", (int)sizeof(a->refusal) - 1, words->brief);
     else if (a->refusal[0] && x->ending == ENDING_SEND && said->kind == ANSWER_UNREACHABLE) {
         snprintf(words->error, sizeof(words->error), "connection broke; before that, %s", a->refusal);
@@ -467,12 +464,16 @@ static void explain(struct application *a, const struct exchange *x, const struc
 
 static void answer(struct forward *w, struct exchange *x, struct answer *a)
 {
+    struct application *application = x->route->application;
     struct buf body = w->answered;
 
     list_remove(&w->ended, &x->queue);
     a->queue = x->route->number;
     exchange_answer(x, a, &w->words);
-    explain(x->route->application, x, a, &w->words);
+    if (a->kind == ANSWER_STATUS)
+        application->refusal[0] = '\0';
+    else
+        explain(application, x, a, &w->words);
     w->answered = x->answer;
     x->answer = body;
     retire(w, x);

@@ -22,6 +22,11 @@ void reply_deinit(struct reply *r)
     buf_deinit(&r->line);
 }
 
+bool reply_has_ended(const struct reply *r)
+{
+    return r->state >= REPLY_WHOLE;
+}
+
 static void bad(struct reply *r, const char *why)
 {
     r->state = REPLY_BAD;

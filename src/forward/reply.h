@@ -67,7 +67,4 @@ size_t reply_feed(struct reply *r, const char *data, size_t len, struct slice *b
 /* The other side closed the connection: a body without a length is now complete. */
 void reply_close(struct reply *r);
 
-static inline bool reply_has_ended(const struct reply *r)
-{
-    return r->state >= REPLY_WHOLE;
-}
+bool reply_has_ended(const struct reply *r);

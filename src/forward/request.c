@@ -52,11 +52,8 @@ void request_form_refresh(struct request_form *form)
     const char *file = form->q->forward.authorization.file;
     struct fault ignored;
     struct stat now;
-    int64_t now_ms;
+    int64_t now_ms = clock_ms();
 
-    if (!file)
-        return;
-    now_ms = clock_ms();
     if (now_ms - form->authorization_looked_ms < AUTHORIZATION_LOOK_MS)
         return;
     form->authorization_looked_ms = now_ms;

@@ -27,7 +27,7 @@ int request_form_init(struct request_form *form, const struct config_queue *q, c
                       const char *host, struct fault *f);
 void request_form_deinit(struct request_form *form);
 
-/* Reads the Authorization file again when it has changed, at most once a second. */
+/* For a queue with an Authorization file: reads it again when it has changed, at most once a second. */
 void request_form_refresh(struct request_form *form);
 
 /* Writes a request's head into out, which is reset first. */
