@@ -19,19 +19,12 @@ static uint64_t ref_of(const struct sidecar_queue *sq, const struct delivery *d)
     return (uint64_t)sq->index << QUEUE_SHIFT | (uint64_t)d->op << OPERATION_SHIFT | d->ref;
 }
 
-enum operation batches_operation(uint64_t ref)
+struct sidecar_queue *batches_ref_read(struct sidecar *s, uint64_t item, uint64_t *ret_ref,
+                                       enum operation *ret_op)
 {
-    return (enum operation)(ref >> OPERATION_SHIFT & 0xf);
-}
-
-struct sidecar_queue *batches_queue(struct sidecar *s, uint64_t ref)
-{
-    return &s->queues[ref >> QUEUE_SHIFT];
-}
-
-uint64_t batches_ref(uint64_t ref)
-{
-    return ref & (((uint64_t)1 << OPERATION_SHIFT) - 1);
+    *ret_ref = item & (((uint64_t)1 << OPERATION_SHIFT) - 1);
+    *ret_op = (enum operation)(item >> OPERATION_SHIFT & 0xf);
+    return &s->queues[item >> QUEUE_SHIFT];
 }
 
 /* Kind of batch for an operation. */
@@ -214,7 +207,7 @@ void batches_send(struct sidecar *s)
         if (order[i] == INBOX_DEAD_LETTER)
             letters_finish(&s->database.letters, b->n);
         if (order[i] == INBOX_CLAIM || order[i] == INBOX_CLAIM_ASYNC || stores(order[i])) {
-            const struct sidecar_queue *first = batches_queue(s, b->items[0].ref)->first;
+            const struct sidecar_queue *first = s->queues[b->items[0].ref >> QUEUE_SHIFT].first;
 
             s->database.claim_sent_us[first->config->transaction] = clock_us();
             histogram_add(&s->queues[first->index].claim_batch, (int64_t)b->n);

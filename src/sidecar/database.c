@@ -34,17 +34,16 @@ static void touch_all(struct sidecar *s)
 
 void database_answered(struct sidecar *s, const struct inbox_row *r)
 {
-    struct sidecar_queue *sq = batches_queue(s, r->ref);
-    enum operation op = batches_operation(r->ref);
     struct row row = r->row;
-
-    row.op = op;
+    uint64_t ref;
+    struct sidecar_queue *sq = batches_ref_read(s, r->ref, &ref, &row.op);
     int64_t *sent = &s->database.claim_sent_us[sq->config->transaction];
-    if (op == OP_CLAIM && *sent) {
+
+    if (row.op == OP_CLAIM && *sent) {
         queue_claim_took(&sq->core, clock_us() - *sent);
         *sent = 0;
     }
-    FAILPOINT_AT(operation_info(op)->failpoint + FAILPOINT_STEP_ANSWERED);
+    FAILPOINT_AT(operation_info(row.op)->failpoint + FAILPOINT_STEP_ANSWERED);
     if (r->namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
         report_reason(sq, EVENT_LIMITS,
@@ -52,18 +51,20 @@ void database_answered(struct sidecar *s, const struct inbox_row *r)
     }
     if (row.answer == ROW_HELD && sq->config->transaction)
         replicas_met(s, row.detail);
-    queue_row(&sq->core, s->now_ms, batches_ref(r->ref), &row);
+    queue_row(&sq->core, s->now_ms, ref, &row);
     sq->touched = true;
 }
 
 static void lock_holder_answered(struct sidecar *s)
 {
     struct inbox_lock_holder h;
+    enum operation none;
+    uint64_t ref;
 
     if (!inbox_lock_holder(s->database.inbox, &h))
         return;
-    struct sidecar_queue *sq = batches_queue(s, s->database.asked_lock);
-    report_lock_holder(sq, batches_ref(s->database.asked_lock), &h);
+    struct sidecar_queue *sq = batches_ref_read(s, s->database.asked_lock, &ref, &none);
+    report_lock_holder(sq, ref, &h);
     sq->touched = true;
     s->database.asked_lock = 0;
 }

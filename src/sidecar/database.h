@@ -87,9 +87,10 @@ void database_deinit(struct sidecar *s);
 bool batches_can(const struct sidecar *s, const struct sidecar_queue *sq, enum operation op);
 void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d, bool new_token);
 void batches_send(struct sidecar *s);
-enum operation batches_operation(uint64_t ref); /* from an item's ref */
-struct sidecar_queue *batches_queue(struct sidecar *s, uint64_t ref);
-uint64_t batches_ref(uint64_t ref);
+
+/* Reads an item's ref: returns the queue, and the ref and operation of the delivery. */
+struct sidecar_queue *batches_ref_read(struct sidecar *s, uint64_t item, uint64_t *ret_ref,
+                                       enum operation *ret_op);
 
 /* --- letters.c --- */
 
