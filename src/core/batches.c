@@ -15,6 +15,16 @@
 
 enum { HANG_CAP = 8 }; /* after a window without an answer: 8 messages in a request, then 1 */
 
+bool batches_are_on(const struct queue *q)
+{
+    return q->rules.batch.max_messages > 0;
+}
+
+size_t slots_of(size_t units)
+{
+    return (units + SLOT_UNITS - 1) / SLOT_UNITS;
+}
+
 /* The circuit breaker is set by as many failed requests as can be in flight at once, and at least BRAKE_LEAST. */
 int batches_failure_weight(const struct queue *q)
 {

@@ -11,10 +11,7 @@ enum {
     REFUSALS_TOGETHER = 2, /* consecutive answers 429 or 503, after which one member may be the cause */
 };
 
-static inline bool batches_are_on(const struct queue *q)
-{
-    return q->rules.batch.max_messages > 0;
-}
+bool batches_are_on(const struct queue *q);
 
 /* Largest number of messages and bytes of a request: as configured, or as learned from the application. */
 size_t batches_messages(const struct queue *q);
@@ -36,10 +33,7 @@ size_t batches_most_of_group(const struct queue *q, const struct delivery *d);
 uint32_t batches_share(const struct queue *q, const struct delivery *d);
 
 /* Slots that so many units take, rounded up. */
-static inline size_t slots_of(size_t units)
-{
-    return (units + SLOT_UNITS - 1) / SLOT_UNITS;
-}
+size_t slots_of(size_t units);
 
 /* Adds the messages that share the request with its first member, and writes its body. At most the share of one of
  * n_free slots. may: may this delivery be sent now, beside others? */

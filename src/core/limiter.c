@@ -17,6 +17,11 @@ void limiter_init(struct limiter *l, int most)
                           .blamed = "bad answers"};
 }
 
+uint64_t limiter_mark(const struct limiter *l)
+{
+    return l->n_cuts;
+}
+
 static void limiter_raise(struct limiter *l, double by)
 {
     l->limit += by;

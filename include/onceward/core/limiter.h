@@ -47,10 +47,7 @@ struct limiter {
 void limiter_init(struct limiter *l, int most);
 
 /* Mark to keep with a request when it is sent, and to pass with its answer. */
-static inline uint64_t limiter_mark(const struct limiter *l)
-{
-    return l->n_cuts;
-}
+uint64_t limiter_mark(const struct limiter *l);
 
 /* Counts a good answer to a request with that mark. */
 void limiter_good(struct limiter *l, uint64_t mark);
