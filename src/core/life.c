@@ -409,7 +409,8 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
     }
 }
 
-/* The leader of an id is claimed after the earlier messages of its key, or together with them: see runs.h. */
+/* Ordered queue: the leader of an id is claimed after the earlier messages of its key, or together with them: see
+ * runs.h. */
 static struct step life_in_order(const struct delivery *d, enum fact fact, struct step s)
 {
     bool claims = s.op == OP_CLAIM && (s.kind == STEP_WANT || (s.kind == STEP_WAIT && s.wait == WAIT_BRAKE));
@@ -421,7 +422,9 @@ static struct step life_in_order(const struct delivery *d, enum fact fact, struc
 
 static void life_take(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact, struct step s)
 {
-    life_apply(q, now_ms, d, fact, life_without_channel(q, d, life_in_order(d, fact, s)));
+    if (q->rules.ordered)
+        s = life_in_order(d, fact, s);
+    life_apply(q, now_ms, d, fact, life_without_channel(q, d, s));
 }
 
 /* --- the circuit breaker, and operators --- */
@@ -1460,7 +1463,7 @@ static struct step life_mismatches_leader(struct queue *q, int64_t now_ms, struc
 static struct step life_lead(const struct queue *q, const struct delivery *d)
 {
     assert(d->leader == d);
-    return order_waits(d) ? step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX) : life_claim(q, d);
+    return q->rules.ordered && order_waits(d) ? step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX) : life_claim(q, d);
 }
 
 struct step life_join(struct queue *q, int64_t now_ms, struct delivery *d)

@@ -157,7 +157,7 @@ static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, b
     if (!delivery_has_token(d))
         d->claim.of_row = CLAIM_OFFERED;
     d->claim.alone = alone;
-    d->claim.is_behind = order_waits(d);
+    d->claim.is_behind = q->rules.ordered && order_waits(d);
     d->claim.trial = q->share->brake.on;
     d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
     held_outcome(d, OUTCOME_NONE);
