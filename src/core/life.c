@@ -945,7 +945,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 
     assert(d->phase == PHASE_SENT && operation_info(d->op)->link == LINK_DATABASE);
     if (d->op == OP_CLAIM || d->op == OP_LOOK || d->op == OP_RENEW) {
-        counter_add(&q->counts.duplicates, 1);
+        q->counts.duplicates.total++;
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, d);
         return life_ack();
     }
@@ -964,7 +964,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
     /* After the window another owner may have completed it, which says nothing about its neighbours here. */
     if (d->request && now_ms <= d->claim.window_ends_ms)
         d->request->some_completed = true;
-    counter_add(&q->counts.completed, 1);
+    q->counts.completed.total++;
     notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->arrival->received_ms;
     life_success(q, d);
     return life_ack();
@@ -1078,7 +1078,7 @@ static void tell_given_back(struct queue *q, int64_t now_ms, const struct delive
 {
     struct note *n = notes_tell_limited(q, now_ms, EVENT_GIVEN_BACK, d);
 
-    counter_add(&q->counts.given_back, 1);
+    q->counts.given_back.total++;
     if (n)
         n->ms = delay_ms > 0 ? delay_ms : 0;
 }
@@ -1097,7 +1097,7 @@ static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct deliver
         if (!life_key_waits(q, d))
             return 0; /* no next attempt: the claim will find all of them used up */
     } else {
-        counter_add(&q->counts.retried, 1);
+        q->counts.retried.total++;
         n = notes_tell_limited(q, now_ms, EVENT_RETRY, d);
         if (n)
             n->ms = f->delay_ms;
@@ -1245,7 +1245,7 @@ struct step row_of_dead_letter(struct queue *q, int64_t now_ms, struct delivery 
     assert(d->op == OP_DEAD_LETTER && d->arrival->message && delivery_dead_letter(d)->reason != DEAD_NONE);
     switch (r->answer) {
     case ROW_DEAD_LETTERED:
-        counter_add(&q->counts.dead, 1);
+        q->counts.dead.total++;
         n = notes_tell(q, EVENT_DEAD, d);
         n->reason = dead_reasons[delivery_dead_letter(d)->reason].name;
         n->n = r->letter;
@@ -1586,7 +1586,7 @@ static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence
 {
     assert(!delivery_has_ended(c.d) && c.d->phase == PHASE_WANTED);
     if (c.op == OP_ACK) {
-        counter_add(&q->counts.duplicates, 1);
+        q->counts.duplicates.total++;
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, c.d);
     }
     if (c.op == OP_CLAIM && c.d->leader == c.d)

@@ -42,7 +42,7 @@ struct note *notes_tell_limited(struct queue *q, int64_t now_ms, enum event e, c
         notes->second[e] = second;
     }
     if (notes->n_lines[e] >= LINES_A_SECOND) {
-        counter_add(&q->counts.suppressed, 1);
+        q->counts.suppressed.total++;
         return NULL;
     }
     notes->n_lines[e]++;

@@ -61,7 +61,7 @@ void order_watch_unkeyed(struct queue *q, int64_t now_ms, const struct delivery 
 {
     struct queue_share *s = q->share;
 
-    counter_add(&q->counts.unkeyed, 1);
+    q->counts.unkeyed.total++;
     s->unkeyed.n++;
     if (s->unkeyed.told_ms && now_ms - s->unkeyed.told_ms < q->rules.stats_interval_ms)
         return;

@@ -515,7 +515,7 @@ void rows_dead_letter_again(struct outbox *o)
 void outbox_sent(struct outbox *o, int64_t now_ms, struct outbox_row *row, uint64_t tag)
 {
     if (row->was_sent)
-        counter_add(&o->counts.resent, 1);
+        o->counts.resent.total++;
     row->was_sent = true;
     row->returned = false;
     row->tag = tag;
@@ -554,7 +554,7 @@ static void confirmed(struct outbox *o, int64_t now_ms, struct outbox_row *row)
         row_give_up(o, row, DEAD_UNROUTABLE, no_queue);
         return;
     }
-    counter_add(&o->counts.published, 1);
+    o->counts.published.total++;
     histogram_add(&o->lag_us, (row->age_ms + now_ms - row->came_ms) * 1000);
     o->lag_ms = row->age_ms + now_ms - row->came_ms;
     row_move(o, row, row->parked ? OUTBOX_UNPARK_WANTED : OUTBOX_SETTLED);
@@ -605,7 +605,7 @@ static void refused(struct outbox *o, int64_t now_ms, struct outbox_row *row)
     struct outbox_link *l = &o->link;
     uint64_t last = last_out(o);
 
-    counter_add(&o->counts.nacked, 1);
+    o->counts.nacked.total++;
     row->returned = false;
     row->n_closed = 0;
     send_alone(o);
@@ -768,7 +768,7 @@ void rows_end_dead_lettered(struct outbox *o)
 
         if (!row->dead_lettered)
             continue;
-        counter_add(row->parking ? &o->counts.parked : &o->counts.letters, 1);
+        (row->parking ? &o->counts.parked : &o->counts.letters)->total++;
         if (e)
             e->stop.n_parking--;
         if (row->parked)

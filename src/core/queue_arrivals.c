@@ -43,7 +43,7 @@ static struct step arrived_without_body(struct queue *q, int64_t now_ms, struct 
                                                    : "nothing more",
               tells ? " is consumed here before max_message or on_too_large is changed" : "");
     if (rejects) {
-        counter_add(&q->counts.dead, 1);
+        q->counts.dead.total++;
         return life_reject_again(q, now_ms, d);
     }
     /* The body cannot be stored and must not be lost: the queue continues beside it, and requeues it after max_hold.
@@ -89,7 +89,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, struct arrival *a, const c
     }
     struct delivery *d = held_add(q, now_ms, a);
 
-    counter_add(&q->counts.received, a->message != NULL);
+    q->counts.received.total += a->message != NULL;
     if (a->copy.body_len <= q->rules.max_message_bytes)
         consumer_saw_size(&q->consumer, now_ms, a->copy.n_bytes);
     q->consumer.watch.stuck_for = NULL;

@@ -137,7 +137,7 @@ struct step row_of_renew(struct queue *q, int64_t now_ms, struct delivery *d, co
 
 static struct step after_confirm(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    counter_add(&q->counts.renewed, 1);
+    q->counts.renewed.total++;
     notes_tell_limited(q, now_ms, EVENT_RENEWED, d);
     /* The consumer stays in this pause. So its deliveries, whose copies are safe, are kept to stop others from
      * arriving. */

@@ -92,15 +92,10 @@ int64_t histogram_quantile(const struct histogram *h, int permille);
 
 void histogram_reset(struct histogram *h);
 
-/* A count, and its growth since the last report. {0}: a new one. */
+/* A count, and the part of it that was reported. {0}: a new one. */
 struct counter {
     uint64_t total, reported;
 };
-
-static inline void counter_add(struct counter *c, uint64_t n)
-{
-    c->total += n;
-}
 
 /* Returns the growth since the last call. */
 static inline uint64_t counter_take(struct counter *c)
