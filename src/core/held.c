@@ -76,7 +76,7 @@ bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 bool held_is_idle(const struct delivery *d)
 {
     return d->phase == PHASE_WANTED && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms &&
-           operation_info(d->op)->idle;
+           operation_infos[d->op].idle;
 }
 
 /* A delivery that waits for its next attempt holds no credit either: valid messages may follow a whole prefetch of
@@ -86,13 +86,13 @@ bool held_is_parked(const struct delivery *d)
     if (d->phase != PHASE_WANTED)
         return false;
     if (d->wait == WAIT_NONE)
-        return d->outcome.request == REQUEST_PUT_OFF && operation_info(d->op)->idle;
+        return d->outcome.request == REQUEST_PUT_OFF && operation_infos[d->op].idle;
     if (d->wait == WAIT_BRAKE) /* others must arrive to reset the breaker */
         return true;
     if (d->wait == WAIT_ROOM ||
         (d->wait == WAIT_HELD && !d->arrival->message)) /* too large, for now or always */
         return true;
-    return operation_info(d->op)->idle || d->answer.accepted_until_ms;
+    return operation_infos[d->op].idle || d->answer.accepted_until_ms;
 }
 
 bool held_can_renew(const struct queue *q, const struct delivery *d)

@@ -287,8 +287,8 @@ static struct step life_without_channel(const struct queue *q, struct delivery *
         return s;
     if ((delivery_is_in_flight(d) && !leaves) || accepted)
         return s;
-    bool idle = operation_info(s.op)->idle;
-    if (operation_info(s.op)->link == LINK_BROKER ||
+    bool idle = operation_infos[s.op].idle;
+    if (operation_infos[s.op].link == LINK_BROKER ||
         ((idle || letter_is_left_to_copy(q, d, s.op, s.kind == STEP_WAIT ? s.wait : WAIT_NONE)) &&
          !has_token))
         return step_with(step_end(), s.effects);
@@ -320,8 +320,8 @@ static struct step life_bug(struct queue *q, int64_t now_ms, const struct delive
 #endif
     struct note *n = notes_tell(q, EVENT_BUG, d);
 
-    note_text(n, "%s %s, %s: %s", operation_info(d->op)->name, d->phase == PHASE_SENT ? "sent" : "wanted",
-              life_fact_name(fact), s.kind == STEP_END ? "end" : operation_info(s.op)->name);
+    note_text(n, "%s %s, %s: %s", operation_infos[d->op].name, d->phase == PHASE_SENT ? "sent" : "wanted",
+              life_fact_name(fact), s.kind == STEP_END ? "end" : operation_infos[s.op].name);
     if (q->rules.ordered)
         order_stop(q, now_ms, "a step that the table of steps does not allow");
     return step_with(q->rules.ordered ? step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX) : step_want(OP_REQUEUE),
@@ -351,7 +351,7 @@ static bool ends_its_turn(const struct step *s)
 {
     if (s->kind != STEP_WANT && s->kind != STEP_WAIT)
         return false;
-    return operation_info(s->op)->link == LINK_BROKER;
+    return operation_infos[s->op].link == LINK_BROKER;
 }
 
 /* Partitions that share a circuit breaker use the same refs; the queue's number tells them apart. */
@@ -879,7 +879,7 @@ void row_refused(struct queue *q, int64_t now_ms, const struct delivery *d, cons
     struct note *n = notes_tell_limited(q, now_ms, EVENT_DATABASE_ERROR, d);
 
     if (n) {
-        n->reason = operation_info(d->op)->name;
+        n->reason = operation_infos[d->op].name;
         snprintf(n->code, sizeof(n->code), "%s", r->sqlstate);
     }
     note_text(n, "%.*s", (int)(r->detail.len < 400 ? r->detail.len : 400),
@@ -943,7 +943,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
 {
     bool failed = d->op == OP_FAIL || d->op == OP_RELEASE || d->op == OP_DEAD_LETTER || d->op == OP_REVOKE;
 
-    assert(d->phase == PHASE_SENT && operation_info(d->op)->link == LINK_DATABASE);
+    assert(d->phase == PHASE_SENT && operation_infos[d->op].link == LINK_DATABASE);
     if (d->op == OP_CLAIM || d->op == OP_LOOK || d->op == OP_RENEW) {
         q->counts.duplicates.total++;
         notes_tell_limited(q, now_ms, EVENT_DUPLICATE, d);

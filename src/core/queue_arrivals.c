@@ -153,7 +153,7 @@ static void lose_list(struct queue *q, int64_t now_ms, struct list *l)
 
         if (!held_tag_is_lost(q, d) || d->phase != PHASE_WANTED)
             continue;
-        if (operation_info(d->op)->link == LINK_BROKER || held_is_idle(d) || d->wait == WAIT_BRAKE ||
+        if (operation_infos[d->op].link == LINK_BROKER || held_is_idle(d) || d->wait == WAIT_BRAKE ||
             d->op == OP_DEAD_LETTER)
             life_go(q, now_ms, d, FACT_LOST,
                     step_wait(d->op, d->wait, d->timer.slot ? d->timer.at_ms : INT64_MAX));

@@ -22,7 +22,7 @@ static void drain_idle(struct queue *q, int64_t now_ms)
         next = k->next;
         if (d->wait == WAIT_FOLLOWING && d->leader && !held_is_idle(d->leader) && q->drain == DRAIN_FINISHING)
             continue; /* may yet be acked with the one in flight */
-        if (operation_info(d->op)->link == LINK_BROKER) {
+        if (operation_infos[d->op].link == LINK_BROKER) {
             if (d->wait != WAIT_NONE)
                 life_go(q, now_ms, d, FACT_LEAVE, step_want(d->op));
             continue;
@@ -56,7 +56,7 @@ static void drain_out(struct queue *q, int64_t now_ms)
  * not? A message that was renewed too often is not renewed again. */
 static bool drain_is_unanswered(const struct delivery *d)
 {
-    return operation_info(d->op)->link == LINK_DATABASE && d->wait != WAIT_RENEWAL;
+    return operation_infos[d->op].link == LINK_DATABASE && d->wait != WAIT_RENEWAL;
 }
 
 /* Is the message done, and about to be written as completed? A copy would repeat its effect. */
@@ -79,7 +79,7 @@ static void drain_near(struct queue *q, int64_t now_ms)
         if (drain_is_unanswered(d) && held_can_renew(q, d) && returns_are_counted(&q->returns))
             life_go(q, now_ms, d, FACT_LEAVE, life_renew(d));
         else if (d->phase == PHASE_WANTED && database_is_up(q->database) &&
-                 (operation_info(d->op)->link == LINK_DATABASE ||
+                 (operation_infos[d->op].link == LINK_DATABASE ||
                   (d->op == OP_PUBLISH && q->drain_until_ms - now_ms <= UNPUBLISHED_MS)))
             life_go(q, now_ms, d, FACT_LEAVE, life_dead_letter_held(q, now_ms, d));
     }
@@ -112,7 +112,7 @@ static void drain_all(struct queue *q, int64_t now_ms)
         struct delivery *d = container_of(k, struct delivery, in_tags);
 
         next = k->next;
-        if (!delivery_has_ended(d) && operation_info(d->op)->link != LINK_BROKER && !q->rules.ordered)
+        if (!delivery_has_ended(d) && operation_infos[d->op].link != LINK_BROKER && !q->rules.ordered)
             life_go(q, now_ms, d, FACT_LEAVE, life_requeue(q, d));
     }
 }

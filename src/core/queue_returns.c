@@ -33,7 +33,7 @@ static bool return_delivery(struct queue *q, int64_t now_ms, struct delivery *d)
  * application keeps locked. */
 static bool may_leave(const struct queue *q, const struct delivery *d)
 {
-    if (delivery_is_in_flight(d) || d->phase != PHASE_WANTED || operation_info(d->op)->link == LINK_BROKER)
+    if (delivery_is_in_flight(d) || d->phase != PHASE_WANTED || operation_infos[d->op].link == LINK_BROKER)
         return d->wait == WAIT_ROOM;
     return held_is_idle(d) || d->wait == WAIT_LOCKED || d->wait == WAIT_BRAKE ||
            (d->op == OP_DEAD_LETTER && delivery_is_rowless(d) && !database_is_up(q->database));

@@ -187,7 +187,7 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
         item->letter = &letters->items[b->n];
     }
     if (!b->n)
-        b->failpoint = operation_info(d->op)->failpoint;
+        b->failpoint = operation_infos[d->op].failpoint;
     b->n++;
 }
 

@@ -43,7 +43,7 @@ void database_answered(struct sidecar *s, const struct inbox_row *r)
         queue_claim_took(&sq->core, clock_us() - *sent);
         *sent = 0;
     }
-    FAILPOINT_AT(operation_info(row.op)->failpoint + FAILPOINT_STEP_ANSWERED);
+    FAILPOINT_AT(operation_infos[row.op].failpoint + FAILPOINT_STEP_ANSWERED);
     if (r->namesake && !s->presence.told_namesake) {
         s->presence.told_namesake = true;
         report_reason(sq, EVENT_LIMITS,

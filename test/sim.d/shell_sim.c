@@ -126,7 +126,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
 
     if (!m || kind < 0 || s->out[kind]) {
         oracle_broken(w, "action", "a statement for nothing, or while one is out: %s",
-                      operation_info(d->op)->name);
+                      operation_infos[d->op].name);
         return;
     }
     if (new_token)
@@ -145,7 +145,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                                   d->op == OP_DEAD_LETTER ? delivery_dead_letter(d)->reason : DEAD_NONE};
 
     fill_ask(&s->queues[queue].core, d, &item);
-    TRACE(w, "sidecar %d: %s %s", s->index, operation_info(d->op)->name, m->truth->id);
+    TRACE(w, "sidecar %d: %s %s", s->index, operation_infos[d->op].name, m->truth->id);
     if (d->op == OP_DEAD_LETTER && !d->arrival->message)
         oracle_broken(w, "letter", "%s is buried without its body", m->truth->id);
     if (is_in(b, &item))
@@ -219,7 +219,7 @@ void shell_row(struct world *w, struct sidecar *s, const struct batch_item *item
     } else if (item->sqlstate)
         r.detail = SLICE("the simulated database refuses it");
     TRACE(w, "sidecar %d: %s %s: %s%s attempt %d takeovers %d crashes %d wait %lld", s->index,
-          operation_info(item->op)->name, item->truth->id, row_answer_name(r.answer),
+          operation_infos[item->op].name, item->truth->id, row_answer_name(r.answer),
           r.taken_over ? " taken over" : "", r.attempt, r.takeovers, r.crashes, (long long)r.wait_ms);
     promises_heard(w, s, item);
     queue_row(&s->queues[item->queue].core, now_ms, item->ref, &r);
@@ -234,7 +234,7 @@ void shell_forget_batches(struct world *w, struct sidecar *s)
         for (size_t i = 0; b && i < b->n; i++) {
             struct row r = {.op = b->items[i].op, .answer = ROW_UNKNOWN, .unproven_ms = -1};
 
-            TRACE(w, "sidecar %d: %s %s: unknown", s->index, operation_info(b->items[i].op)->name,
+            TRACE(w, "sidecar %d: %s %s: unknown", s->index, operation_infos[b->items[i].op].name,
                   b->items[i].truth->id);
             queue_row(&s->queues[b->items[i].queue].core, world_ms(w), b->items[i].ref, &r);
         }

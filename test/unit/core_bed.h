@@ -91,7 +91,7 @@ static inline void bed_rest(struct bed *b)
 {
     if (bed_next(b))
         fail_msg("there is an action of kind %d, operation %s", (int)b->last.kind,
-                 b->last.d ? operation_info(b->last.d->op)->name : "none");
+                 b->last.d ? operation_infos[b->last.d->op].name : "none");
 }
 
 static inline void bed_pass(struct bed *b, int64_t ms)
@@ -104,7 +104,7 @@ static inline struct delivery *bed_asks(struct bed *b, enum operation op)
 {
     assert_true(bed_next(b));
     assert_int_equal(b->last.kind, ACTION_DATABASE);
-    assert_string_equal(operation_info(b->last.d->op)->name, operation_info(op)->name);
+    assert_string_equal(operation_infos[b->last.d->op].name, operation_infos[op].name);
     return b->last.d;
 }
 
@@ -205,7 +205,7 @@ static inline void bed_answer(struct bed *b, struct delivery *d, int status)
 static inline void bed_waits(const struct bed *b, const struct delivery *d, enum operation op,
                              enum wait_reason wait, int64_t in_ms)
 {
-    assert_string_equal(operation_info(d->op)->name, operation_info(op)->name);
+    assert_string_equal(operation_infos[d->op].name, operation_infos[op].name);
     assert_int_equal(d->phase, PHASE_WANTED);
     assert_int_equal(d->wait, wait);
     if (in_ms < 0)
@@ -218,14 +218,14 @@ static inline void bed_waits(const struct bed *b, const struct delivery *d, enum
 static inline void bed_waits_between(const struct bed *b, const struct delivery *d, enum operation op,
                                      enum wait_reason wait, int64_t least_ms, int64_t most_ms)
 {
-    assert_string_equal(operation_info(d->op)->name, operation_info(op)->name);
+    assert_string_equal(operation_infos[d->op].name, operation_infos[op].name);
     assert_int_equal(d->wait, wait);
     assert_int_in_range(d->timer.at_ms - b->now, least_ms, most_ms);
 }
 
 static inline void bed_wants(const struct delivery *d, enum operation op)
 {
-    assert_string_equal(operation_info(d->op)->name, operation_info(op)->name);
+    assert_string_equal(operation_infos[d->op].name, operation_infos[op].name);
     assert_int_equal(d->phase, PHASE_WANTED);
     assert_int_equal(d->wait, WAIT_NONE);
 }

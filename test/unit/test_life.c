@@ -8,7 +8,7 @@
 static int operation_find(const char *name)
 {
     for (int op = 0; op < N_OPERATIONS; op++)
-        if (!strcmp(operation_info((enum operation)op)->name, name))
+        if (!strcmp(operation_infos[(enum operation)op].name, name))
             return op;
     return strcmp(name, "end") ? -1 : N_OPERATIONS;
 }
@@ -65,7 +65,7 @@ static void test_the_picture_is_the_table(void **state)
                 if (life_allows((enum operation)op, (enum phase)phase, (enum fact)fact) !=
                     table[op][phase][fact])
                     fail_msg("%s %s %s: the picture and the table differ",
-                             operation_info((enum operation)op)->name,
+                             operation_infos[(enum operation)op].name,
                              phase == PHASE_SENT ? "sent" : "wanted", life_fact_name((enum fact)fact));
 }
 
@@ -88,7 +88,7 @@ static void test_every_operation_leads_to_an_end(void **state)
         for (int phase = 0; phase <= PHASE_SENT; phase++)
             for (int fact = 0; fact < N_FACTS; fact++)
                 all |= life_allows((enum operation)op, (enum phase)phase, (enum fact)fact);
-        assert_int_equal((all & LIFE_END) != 0, operation_info((enum operation)op)->link == LINK_BROKER);
+        assert_int_equal((all & LIFE_END) != 0, operation_infos[(enum operation)op].link == LINK_BROKER);
     }
 }
 

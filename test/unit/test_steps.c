@@ -63,8 +63,8 @@ static void test_each_answer_has_its_step(void **state)
             bed_answer_of(
                 b, d,
                 (struct answer){.kind = cases[i].kind, .status = cases[i].status, .retry_after_ms = -1});
-            assert_string_equal(operation_info(d->op)->name,
-                                operation_info(transaction ? cases[i].transaction : cases[i].response)->name);
+            assert_string_equal(operation_infos[d->op].name,
+                                operation_infos[transaction ? cases[i].transaction : cases[i].response].name);
             assert_int_equal(d->wait, cases[i].status == 202 && transaction ? WAIT_WATCHING : WAIT_NONE);
             assert_int_equal(other->phase, PHASE_SENT);
             bed_end(b);
@@ -682,7 +682,7 @@ static void test_each_answer_to_a_look_has_its_step(void **state)
                                 .crashes = 2,
                                 .unproven_ms = -1});
         assert_int_equal(d->wait, cases[i].wait);
-        assert_string_equal(operation_info(d->op)->name, operation_info(cases[i].op)->name);
+        assert_string_equal(operation_infos[d->op].name, operation_infos[cases[i].op].name);
         assert_int_equal(d->claim.crashes, cases[i].answer == ROW_DUE ? 2 : 0);
         bed_end(b);
     }

@@ -47,5 +47,4 @@ struct operation_info {
     enum failpoint failpoint;
 };
 
-/* The row of an operation. */
-const struct operation_info *operation_info(enum operation op);
+extern const struct operation_info operation_infos[N_OPERATIONS];
