@@ -131,6 +131,8 @@ static size_t most_members(const struct queue *q, const struct delivery *d)
 
 uint32_t batches_share(const struct queue *q, const struct delivery *d)
 {
+    if (!batches_are_on(q))
+        return SLOT_UNITS;
     size_t n = most_members(q, d);
 
     assert(n >= 1 && n <= SLOT_UNITS);
