@@ -35,8 +35,7 @@ void outbox_database_is(struct sidecar *s, bool there, const char *why)
 
 void outbox_answered(struct sidecar *s)
 {
-    if (s->outbox)
-        outbox_hint(&s->outbox->core, s->now_ms);
+    outbox_hint(&s->outbox->core, s->now_ms);
 }
 
 /* --- the broker --- */

@@ -115,7 +115,8 @@ static void answered(struct sidecar *s, const struct answer *a)
     if (a->kind == ANSWER_STATUS)
         histogram_add(&sq->first->forward_us, a->took_us);
     queue_answered(&sq->core, s->now_ms, a->ref, a);
-    outbox_answered(s);
+    if (s->outbox)
+        outbox_answered(s);
     sq->touched = true;
 }
 

@@ -121,7 +121,7 @@ int outbox_begin(struct sidecar *s, struct fault *f);
 void outbox_step(struct sidecar *s);
 int64_t outbox_next_ms(const struct sidecar *s); /* time of the next step */
 void outbox_database_is(struct sidecar *s, bool there, const char *why);
-void outbox_answered(struct sidecar *s);       /* an application has answered */
+void outbox_answered(struct sidecar *s);       /* an application has answered; only with an outbox */
 void outbox_ends(struct sidecar *s, bool now); /* begins a drain; now: without waiting */
 bool outbox_has_ended(const struct sidecar *s);
 bool outbox_is_ready(const struct sidecar *s); /* has reached broker and database */
