@@ -15,25 +15,14 @@ int claims_n_slots(const struct queue *q);
 /* Time at which one of them may answer differently without a new fact; INT64_MAX: never. */
 int64_t claims_deadline(const struct queue *q, int64_t now_ms);
 
-/* The delivery at this link of a list. */
-static inline struct delivery *action_at(struct link *k)
-{
-    return container_of(k, struct delivery, in_list);
-}
-
 /* Marks the delivery's operation as sent by this action. Returns true. */
-static inline bool action_take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
-                               struct action *ret)
-{
-    life_go(q, now_ms, d, FACT_TURN, step_sent(d));
-    *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->arrival->copy.tag};
-    return true;
-}
+bool action_take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
+                 struct action *ret);
 
 /* Takes the first delivery that wants the operation. False: none does. */
 static inline bool action_take_first(struct queue *q, int64_t now_ms, enum operation op, struct action *ret)
 {
     struct link *k = list_first(&q->held.wanted[op]);
 
-    return k && action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
+    return k && action_take(q, now_ms, delivery_at(k), ACTION_DATABASE, ret);
 }

@@ -23,6 +23,14 @@ enum {
     ALONE_LOOK_MS = 200, /* the same, if it needs quarantine and may not keep others waiting now */
 };
 
+bool action_take(struct queue *q, int64_t now_ms, struct delivery *d, enum action_kind kind,
+                 struct action *ret)
+{
+    life_go(q, now_ms, d, FACT_TURN, step_sent(d));
+    *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->arrival->copy.tag};
+    return true;
+}
+
 /* --- claims and lookups --- */
 
 /* Most messages are copies of completed ones: then a lookup, which costs a fraction of a claim, comes first. */
@@ -55,7 +63,7 @@ static void want_looks(struct queue *q, int64_t now_ms)
     q->flow.looks_left = false;
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
-        struct delivery *d = action_at(k);
+        struct delivery *d = delivery_at(k);
         int64_t ripe = d->ready_ms + BACKLOG_LOOK_MS; /* in the order of their times */
 
         if (!may_be_looked_at(d))
@@ -191,12 +199,12 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
         /* A message that can be renewed is not claimed for its letter. */
-        if (held_is_near(q, action_at(k)) && held_can_renew(q, action_at(k)))
+        if (held_is_near(q, delivery_at(k)) && held_can_renew(q, delivery_at(k)))
             continue;
         /* The message is not forwarded, so it counts as alone; a row that was taken over before requires that. */
-        if (held_is_near(q, action_at(k)) || action_at(k)->given_up)
-            return claim_delivery(q, now_ms, action_at(k), action_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS,
-                                  ret);
+        if (held_is_near(q, delivery_at(k)) || delivery_at(k)->given_up)
+            return claim_delivery(q, now_ms, delivery_at(k),
+                                  delivery_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
     }
     q->flow.last_chances = false;
     return false;
@@ -240,8 +248,8 @@ static struct delivery *place_owner(struct queue *q)
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         list_each(lists[i], k)
         {
-            if (quarantine_owner(q, action_at(k)) == owner && action_at(k)->op == OP_CLAIM)
-                return action_at(k);
+            if (quarantine_owner(q, delivery_at(k)) == owner && delivery_at(k)->op == OP_CLAIM)
+                return delivery_at(k);
         }
     }
     return NULL;
@@ -266,7 +274,7 @@ static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
 
     list_each(&q->held.wanted[OP_CLAIM], k)
     {
-        struct delivery *d = action_at(k);
+        struct delivery *d = delivery_at(k);
 
         if ((most_are_duplicates(q) && may_be_looked_at(d)) || is_left_to_others(q, now_ms, d))
             continue;
@@ -281,8 +289,8 @@ static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
         return best;
     list_each(&q->held.waiting[WAIT_BRAKE], k)
     {
-        if (action_at(k)->op == OP_CLAIM && !is_left_to_others(q, now_ms, action_at(k)))
-            return action_at(k);
+        if (delivery_at(k)->op == OP_CLAIM && !is_left_to_others(q, now_ms, delivery_at(k)))
+            return delivery_at(k);
     }
     return NULL;
 }
@@ -468,7 +476,7 @@ static void claim_left_over(struct queue *q, int64_t now_ms, const struct delive
         return;
     list_each(&q->held.wanted[OP_FORWARD], k)
     {
-        struct delivery *d = action_at(k);
+        struct delivery *d = delivery_at(k);
 
         if (quarantine_has(q, d))
             life_go(q, now_ms, d, FACT_TURN, step_want(OP_CLAIM));
@@ -479,7 +487,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
 {
     list_each(&q->held.wanted[OP_FORWARD], k)
     {
-        struct delivery *d = action_at(k);
+        struct delivery *d = delivery_at(k);
         int64_t left = d->claim.window_ends_ms - now_ms;
 
         if (is_unsendable(q, now_ms, d)) {

@@ -79,7 +79,7 @@ static bool acks_are_due(struct queue *q, int64_t now_ms)
 
     if (!oldest)
         q->flow.acking = false;
-    else if (now_ms - action_at(oldest)->ready_ms >= ack_gather_ms(q))
+    else if (now_ms - delivery_at(oldest)->ready_ms >= ack_gather_ms(q))
         q->flow.acking = true;
     return q->flow.acking;
 }
@@ -121,8 +121,8 @@ static bool next_ack_single(struct queue *q, int64_t now_ms, struct action *ret)
 
     list_each(&q->held.wanted[OP_ACK], k)
     {
-        if (!first || action_at(k)->arrival->copy.tag.number < first->arrival->copy.tag.number)
-            first = action_at(k);
+        if (!first || delivery_at(k)->arrival->copy.tag.number < first->arrival->copy.tag.number)
+            first = delivery_at(k);
     }
     if (!first)
         return false;
@@ -140,7 +140,7 @@ static bool next_of_broker(struct queue *q, int64_t now_ms, enum operation op, e
 
     if (!k)
         return false;
-    struct delivery *d = action_at(k);
+    struct delivery *d = delivery_at(k);
     assert(!held_tag_is_lost(q, d));
     *ret = (struct action){.kind = kind, .d = d, .ref = d->ref, .tag = d->arrival->copy.tag};
     life_go(q, now_ms, d, FACT_TURN, step_end());
@@ -165,17 +165,17 @@ static bool next_fail(struct queue *q, int64_t now_ms, struct action *ret)
 
     if (k) { /* an expired window is charged like any other failure, unless spared */
         bool spared =
-            q->share->brake.on || request_is_tainted(q, action_at(k)) || batches_in_company(action_at(k));
+            q->share->brake.on || request_is_tainted(q, delivery_at(k)) || batches_in_company(delivery_at(k));
 
-        life_fail_charged(action_at(k), !spared);
-        return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
+        life_fail_charged(delivery_at(k), !spared);
+        return action_take(q, now_ms, delivery_at(k), ACTION_DATABASE, ret);
     }
     k = list_first(&q->held.wanted[OP_FAIL]);
     if (!k)
         return false;
-    if (delivery_failure(action_at(k))->charged && request_is_tainted(q, action_at(k)))
-        life_fail_charged(action_at(k), false);
-    return action_take(q, now_ms, action_at(k), ACTION_DATABASE, ret);
+    if (delivery_failure(delivery_at(k))->charged && request_is_tainted(q, delivery_at(k)))
+        life_fail_charged(delivery_at(k), false);
+    return action_take(q, now_ms, delivery_at(k), ACTION_DATABASE, ret);
 }
 
 /* Number of messages with an open outcome that could still switch the circuit breaker on. */
@@ -234,7 +234,7 @@ static bool next_dead_letter(struct queue *q, int64_t now_ms, unsigned can, stru
 
     list_each(&q->held.wanted[OP_DEAD_LETTER], k)
     {
-        struct delivery *d = action_at(k);
+        struct delivery *d = delivery_at(k);
 
         if (!n_left--)
             return false;
@@ -484,7 +484,7 @@ int64_t queue_deadline(const struct queue *q, int64_t now_ms)
 
     until = time_earlier(until, q->tick_ms);
     if (h->wanted[OP_ACK].len && q->generation) {
-        int64_t ready = action_at(h->wanted[OP_ACK].head.next)->ready_ms;
+        int64_t ready = delivery_at(h->wanted[OP_ACK].head.next)->ready_ms;
         int64_t due = q->flow.acking ? now_ms : ready + ack_gather_ms(q);
 
         until = time_earlier(until, due > now_ms ? due : now_ms + 1);

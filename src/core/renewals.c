@@ -59,16 +59,16 @@ bool next_renewal(struct queue *q, int64_t now_ms, unsigned can, struct action *
     if (q->flow.last_chances && q->drain < DRAIN_LEAVING) {
         list_each(&q->held.wanted[OP_CLAIM], c)
         {
-            if (renewal_is_next(q, action_at(c)))
-                life_go(q, now_ms, action_at(c), FACT_TURN, step_want(OP_RENEW));
+            if (renewal_is_next(q, delivery_at(c)))
+                life_go(q, now_ms, delivery_at(c), FACT_TURN, step_want(OP_RENEW));
         }
     }
     if (q->database->linked && database_is_up(q->database) && can & 1u << OP_RENEW &&
         action_take_first(q, now_ms, OP_RENEW, ret))
         return true;
     k = list_first(&q->held.wanted[OP_PUBLISH]);
-    assert(!k || (action_at(k)->arrival->message && action_at(k)->arrival->id_len && !q->rules.ordered));
-    return k && can & 1u << OP_PUBLISH && action_take(q, now_ms, action_at(k), ACTION_PUBLISH, ret);
+    assert(!k || (delivery_at(k)->arrival->message && delivery_at(k)->arrival->id_len && !q->rules.ordered));
+    return k && can & 1u << OP_PUBLISH && action_take(q, now_ms, delivery_at(k), ACTION_PUBLISH, ret);
 }
 
 /* --- the row --- */

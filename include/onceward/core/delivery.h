@@ -297,6 +297,12 @@ static inline bool delivery_is_in_flight(const struct delivery *d)
     return d->in_request.next && d->request->in_flight;
 }
 
+/* The delivery at this link of in_list. */
+static inline struct delivery *delivery_at(struct link *k)
+{
+    return container_of(k, struct delivery, in_list);
+}
+
 /* The member at this link of request->members. */
 static inline struct delivery *request_member(struct link *k)
 {
