@@ -3,7 +3,6 @@
 
 #include "core/batches.h"
 #include "core/life.h"
-#include "core/member_answer.h"
 #include "core/request.h"
 #include "core/runs.h"
 
@@ -114,7 +113,7 @@ static void give_named(struct queue *q, int64_t now_ms, struct delivery *d, cons
     own.brief = brief;
     own.error = error;
     own.body = (struct slice){0};
-    member_answered(q, now_ms, d, batch_member_verdict(m, &rules), &own);
+    life_member_answered(q, now_ms, d, batch_member_verdict(m, &rules), &own);
 }
 
 static void note_bad(struct queue *q, int64_t now_ms, const struct batch_reading *reading)
@@ -229,7 +228,7 @@ static void give_whole(struct queue *q, int64_t now_ms, struct delivery *d, enum
         own = VERDICT_BAD_ANSWER;
     else
         own = outcome_of(a->kind, a->status, &rules);
-    member_answered(q, now_ms, d, own, a);
+    life_member_answered(q, now_ms, d, own, a);
 }
 
 /* Releases a member behind a failed message of its key. If its row is completed, the release shows that. */
@@ -240,7 +239,7 @@ static void give_unattempted(struct queue *q, int64_t now_ms, struct delivery *d
     own.brief = own.error = "not attempted: the message before it in its key has failed";
     own.body = (struct slice){0};
     runs_forget_try(d);
-    member_answered(q, now_ms, d, VERDICT_SPLIT, &own);
+    life_member_answered(q, now_ms, d, VERDICT_SPLIT, &own);
 }
 
 static void give(struct queue *q, int64_t now_ms, struct delivery *d, const struct batch_member *m,
@@ -262,7 +261,7 @@ static void give(struct queue *q, int64_t now_ms, struct delivery *d, const stru
         struct answer own = *a;
 
         own.body = m->result;
-        member_answered(q, now_ms, d, verdict_of_success(q, v), &own);
+        life_member_answered(q, now_ms, d, verdict_of_success(q, v), &own);
     }
 }
 

@@ -124,8 +124,10 @@ struct step life_next_attempt(struct queue *q, int64_t now_ms, struct delivery *
 /* The window of the delivery's request is over. The operation is FORWARD. */
 struct step life_window_over(struct queue *q, struct delivery *d);
 
-/* The application's answer to its request. STEP_STAY: the answer is kept until the row has answered. */
-struct step life_answered(struct queue *q, int64_t now_ms, struct delivery *d, const struct member_answer *a);
+/* Applies the application's answer to a member that has left its request. While a revoke is in flight, the answer is
+ * kept until the row has been read. */
+void life_member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
+                          const struct answer *a);
 
 /* Applies an answer that was kept, now that the row has been read. */
 struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d);

@@ -5,7 +5,6 @@
 #include "core/batch_answers.h"
 #include "core/batches.h"
 #include "core/life.h"
-#include "core/member_answer.h"
 #include "core/notes.h"
 #include "core/pauses.h"
 
@@ -86,7 +85,7 @@ void queue_answered(struct queue *q, int64_t now_ms, uint64_t request, const str
         q->application->n_succeeded++;
     while ((d = request_first(r))) {
         held_leave_request(q, now_ms, d);
-        member_answered(q, now_ms, d, v, a);
+        life_member_answered(q, now_ms, d, v, a);
     }
     assert(!r->members.len && !r->in_flight);
     request_unkeep(r);
