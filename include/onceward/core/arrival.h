@@ -31,8 +31,3 @@ struct arrival *arrival_new(struct slice id);
 
 /* Frees its message as well. */
 void arrival_free(struct arrival *a);
-
-static inline struct slice arrival_id(const struct arrival *a)
-{
-    return (struct slice){a->id, a->id_len};
-}

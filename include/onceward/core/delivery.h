@@ -198,7 +198,7 @@ struct delivery {
 
 static inline struct slice delivery_slice(const struct delivery *d)
 {
-    return arrival_id(d->arrival);
+    return (struct slice){d->arrival->id, d->arrival->id_len};
 }
 
 /* Has the broker delivered the message before? false: no, or its body was skipped. */
