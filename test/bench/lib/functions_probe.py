@@ -20,7 +20,8 @@ def rose(before, after):
 
 def test_functions(bed):
     bed.app.handler = bed.app.act_and_answer
-    sidecar = bed.sidecar(completion="response")
+    # With the tests' interval of 250 ms each message would be followed by the stats line that counts it.
+    sidecar = bed.sidecar(completion="response", top={"log": {"stats_interval": "10s"}})
 
     def message(name):
         before = calls(sidecar)
