@@ -261,9 +261,14 @@ const struct delivery *queue_find(const struct queue *q, uint64_t ref)
     return NULL;
 }
 
-static struct delivery *leader_find(const struct queue *q, struct slice id)
+static uint64_t id_hash(const struct delivery *d)
 {
-    for (struct hash_link *k = hash_first(&q->held.by_id, hash_bytes(id.data, id.len)); k; k = hash_next(k)) {
+    return hash_bytes(d->arrival->id, d->arrival->id_len);
+}
+
+static struct delivery *leader_find(const struct queue *q, struct slice id, uint64_t hash)
+{
+    for (struct hash_link *k = hash_first(&q->held.by_id, hash); k; k = hash_next(k)) {
         struct delivery *d = container_of(k, struct delivery, by_id);
 
         if (slice_equal(delivery_slice(d), id))
@@ -272,11 +277,11 @@ static struct delivery *leader_find(const struct queue *q, struct slice id)
     return NULL;
 }
 
-static void lead_id(struct queue *q, struct delivery *d)
+static void lead_id(struct queue *q, struct delivery *d, uint64_t hash)
 {
     assert(!d->leader && !delivery_has_ended(d));
     list_init(&d->followers);
-    hash_insert(&q->held.by_id, &d->by_id, hash_bytes(d->arrival->id, d->arrival->id_len));
+    hash_insert(&q->held.by_id, &d->by_id, hash);
     d->leader = d;
 }
 
@@ -312,14 +317,15 @@ static bool is_last_of_id(const struct delivery *leader, const struct delivery *
 
 enum join held_join(struct queue *q, struct delivery *d, const struct delivery **ret_leader)
 {
-    struct delivery *leader = leader_find(q, delivery_slice(d));
+    uint64_t hash = id_hash(d);
+    struct delivery *leader = leader_find(q, delivery_slice(d), hash);
 
     assert(!d->leader);
     *ret_leader = leader;
     if (!leader && q->rules.ordered && has_earlier_surplus(q, d))
         return JOIN_SURPLUS;
     if (!leader) {
-        lead_id(q, d);
+        lead_id(q, d, hash);
         return JOIN_LEADS;
     }
     bool same =
@@ -367,7 +373,7 @@ static struct delivery *promote_follower(struct queue *q, struct delivery *d)
 
     if (!heir)
         return NULL;
-    lead_id(q, heir);
+    lead_id(q, heir, id_hash(heir));
     while ((f = held_first_follower(d))) {
         list_push(&heir->followers, &f->in_leader);
         f->leader = heir;
