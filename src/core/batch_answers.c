@@ -35,7 +35,7 @@ static void add_tokens(const struct queue *q, const struct request *r, struct ba
         size_t at = w->tokens.len;
 
         token_write(&w->tokens, q->rules.batch.consumer, w->members[i].id,
-                    i < w->n ? w->deliveries[i]->claim.token : r->left[i - w->n].token);
+                    i < w->n ? w->deliveries[i]->claim->token : r->left[i - w->n].token);
         w->members[i].token.len = w->tokens.len - at;
     }
     assert(w->tokens.len > 0);
@@ -79,7 +79,7 @@ static void mark_unattempted(const struct queue *q, struct batch_work *w)
     bool has_failed = false;
 
     for (size_t i = 0; i < w->n && q->rules.transaction; i++) {
-        w->unattempted[i] = has_failed && w->deliveries[i]->claim.is_behind;
+        w->unattempted[i] = has_failed && w->deliveries[i]->claim->is_behind;
         has_failed = w->members[i].failed || w->unattempted[i];
     }
 }
@@ -141,7 +141,7 @@ static void note_reading(struct queue *q, int64_t now_ms, struct request *r, con
     case BATCH_UNKNOWN:
         /* A single message may be at fault itself: it is released until an answer shows that the application knows
          * batches, as often as it would be tried otherwise. */
-        if (r->n_sent > 1 || request_first(r)->n_given_back >= q->rules.max_attempts)
+        if (r->n_sent > 1 || request_first(r)->claim->n_given_back >= q->rules.max_attempts)
             life_everything_fails(q, now_ms, PAUSE_NO_BATCHES, a->brief);
         else
             life_request_failed(q, now_ms, request_first(r), a->brief);
@@ -173,12 +173,12 @@ static enum verdict verdict_of_success(const struct queue *q, enum batch_verdict
  * have been refused with others before: max_hold may end before its next attempt. */
 static bool may_be_refused_for_one(const struct queue *q, struct delivery *d)
 {
-    struct delivery_answer *a = &d->answer;
+    struct claim *c = d->claim;
 
-    if (!a->n_refused++)
-        a->n_succeeded = d->request->application.n_succeeded;
-    return (a->n_refused > REFUSALS_TOGETHER || delivery_is_redelivered(d)) &&
-           q->application->n_succeeded > a->n_succeeded;
+    if (!c->n_refused++)
+        c->n_succeeded = d->request->application.n_succeeded;
+    return (c->n_refused > REFUSALS_TOGETHER || delivery_is_redelivered(d)) &&
+           q->application->n_succeeded > c->n_succeeded;
 }
 
 /* The whole request is answered, and one of its members may be at fault, or none: no status is permanent here. */
@@ -248,9 +248,9 @@ static void give(struct queue *q, int64_t now_ms, struct delivery *d, const stru
     bool is_read = v == BATCH_ANSWERED || v == BATCH_ACCEPTED;
 
     if (is_read)
-        d->claim.next_cap = 0;
+        d->claim->next_cap = 0;
     if (v != BATCH_NOT_NOW)
-        d->answer.n_refused = 0;
+        d->claim->n_refused = 0;
     if (!is_read) {
         give_whole(q, now_ms, d, v, a);
     } else if (is_unattempted) {

@@ -86,10 +86,10 @@ void batches_learn_too_large(struct queue *q, const struct request *r)
 
 void batches_claimed_before(const struct queue *q, struct delivery *d)
 {
-    if (d->answer.n_refused)
+    if (d->claim->n_refused)
         return;
-    d->answer.n_refused = REFUSALS_TOGETHER;
-    d->answer.n_succeeded = q->application->n_succeeded;
+    d->claim->n_refused = REFUSALS_TOGETHER;
+    d->claim->n_succeeded = q->application->n_succeeded;
 }
 
 /* Must the message be sent alone, since everything is refused again and again? That shows whether one member is at
@@ -98,7 +98,7 @@ void batches_claimed_before(const struct queue *q, struct delivery *d)
 static bool is_probe(const struct queue *q, const struct delivery *d)
 {
     return q->share->limiter.slow_since_ms &&
-           (d->answer.n_refused >= REFUSALS_TOGETHER || delivery_is_redelivered(d));
+           (d->claim->n_refused >= REFUSALS_TOGETHER || delivery_is_redelivered(d));
 }
 
 bool batches_may_share(const struct queue *q, const struct delivery *d)
@@ -110,8 +110,8 @@ static size_t most_by_size(const struct queue *q, const struct delivery *d)
 {
     size_t most = batches_may_share(q, d) ? batches_messages(q) : 1;
 
-    if (d->claim.batch_cap > 0 && (size_t)d->claim.batch_cap < most)
-        most = (size_t)d->claim.batch_cap;
+    if (d->claim->batch_cap > 0 && (size_t)d->claim->batch_cap < most)
+        most = (size_t)d->claim->batch_cap;
     return most;
 }
 
@@ -126,7 +126,7 @@ static size_t most_members(const struct queue *q, const struct delivery *d)
 {
     if (quarantine_has(q, d))
         return batches_most_of_group(q, d);
-    return d->claim.alone || d->claim.crashes ? 1 : most_by_size(q, d);
+    return d->claim->alone || d->claim->crashes ? 1 : most_by_size(q, d);
 }
 
 uint32_t batches_share(const struct queue *q, const struct delivery *d)
@@ -144,12 +144,12 @@ static bool is_of_one_kind(const struct queue *q, const struct delivery *a, cons
 {
     if (quarantine_has(q, a) != quarantine_has(q, b))
         return false;
-    if (!quarantine_has(q, a) && (b->claim.alone || b->claim.crashes))
+    if (!quarantine_has(q, a) && (b->claim->alone || b->claim->crashes))
         return false;
     /* Rows keep the cap, but not the request. After a restart only the caps are compared, so no request is larger
      * than the cap of a member. */
-    return a->claim.batch_cap == b->claim.batch_cap &&
-           (!a->claim.batch_cap || a->claim.failed_with == b->claim.failed_with);
+    return a->claim->batch_cap == b->claim->batch_cap &&
+           (!a->claim->batch_cap || a->claim->failed_with == b->claim->failed_with);
 }
 
 /* before: the member before d in its key; NULL: none. */
@@ -160,15 +160,16 @@ static struct envelope_member member_of(const struct queue *q, const struct deli
 
     buf_reset(token);
     if (before)
-        token_write_behind(token, rules->consumer, delivery_slice(d), delivery_slice(before), d->claim.token);
+        token_write_behind(token, rules->consumer, delivery_slice(d), delivery_slice(before),
+                           d->claim->token);
     else
-        token_write(token, rules->consumer, delivery_slice(d), d->claim.token);
+        token_write(token, rules->consumer, delivery_slice(d), d->claim->token);
     return (struct envelope_member){
         .token = buf_slice(token),
         .id = delivery_slice(d),
         .queue = rules->queue,
         .content_type = rules->content_type,
-        .attempt = d->claim.attempt + d->claim.takeovers,
+        .attempt = d->claim->attempt + d->claim->takeovers,
         .redelivered = delivery_is_redelivered(d),
         .message = d->arrival->message,
     };
@@ -213,7 +214,7 @@ static bool member_add(struct queue *q, struct request *r, struct delivery *d, c
         return false;
     }
     request_add(r, d);
-    d->claim.is_behind = before != NULL;
+    d->claim->is_behind = before != NULL;
     return true;
 }
 
@@ -250,13 +251,13 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
 
     assert(batches_are_on(q) && first && r->members.len == 1);
     /* A smaller request, after a failure, says nothing about the size: one message may be at fault. */
-    r->size_mark = first->claim.batch_cap ? UINT64_MAX : q->application->batch_size.n_cuts;
-    r->parent = first->claim.batch_cap ? first->claim.failed_with : 0;
-    if (first->claim.batch_cap || quarantine_has(q, first))
+    r->size_mark = first->claim->batch_cap ? UINT64_MAX : q->application->batch_size.n_cuts;
+    r->parent = first->claim->batch_cap ? first->claim->failed_with : 0;
+    if (first->claim->batch_cap || quarantine_has(q, first))
         each = most;
     envelope_begin(&r->body);
     body_add(q, r, first, NULL, &token);
-    first->claim.is_behind = false;
+    first->claim->is_behind = false;
     run_add(q, now_ms, r, first, most, may, &token);
     list_each(&q->held.wanted[OP_FORWARD], k)
     {
@@ -283,8 +284,8 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
 static void batches_cap(struct delivery *d, int cap)
 {
     assert(cap >= 1 && d->request);
-    d->claim.next_cap = cap;
-    d->claim.failed_with = d->request->ref;
+    d->claim->next_cap = cap;
+    d->claim->failed_with = d->request->ref;
 }
 
 static int half_of(const struct request *r)

@@ -34,12 +34,12 @@ static void count_duplicates(struct queue *q, bool duplicate)
 
 static void row_facts(struct delivery *d, int64_t now_ms, const struct row *r)
 {
-    d->claim.attempt = r->attempt;
-    d->claim.crashes = r->crashes;
-    d->claim.takeovers = r->takeovers;
-    d->claim.batch_cap = r->batch_cap;
-    d->claim.unproven_step = r->unproven_step;
-    d->claim.unproven_at_ms = r->unproven_ms >= 0 ? now_ms - r->unproven_ms : -1;
+    d->claim->attempt = r->attempt;
+    d->claim->crashes = r->crashes;
+    d->claim->takeovers = r->takeovers;
+    d->claim->batch_cap = r->batch_cap;
+    d->claim->unproven_step = r->unproven_step;
+    d->claim->unproven_at_ms = r->unproven_ms >= 0 ? now_ms - r->unproven_ms : -1;
 }
 
 static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
@@ -48,7 +48,7 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
     row_facts(d, now_ms, r);
     if (r->age_ms > now_ms - d->arrival->received_ms)
         batches_claimed_before(q, d);
-    d->claim.of_row = CLAIM_HELD;
+    d->claim->of_row = CLAIM_HELD;
     d->row_end = ROW_END_NONE; /* an operator's command was missed */
     d->n_waits = 0;
     if (r->taken_over)
@@ -63,12 +63,12 @@ static struct step row_claimed(struct queue *q, int64_t now_ms, struct delivery 
 
         error_text_set_last(d, "older than max_age", slice_of(last ? last : ""));
         return life_die(q, now_ms, d, DEAD_TOO_OLD, LETTER_CLAIMED, NULL);
-    } else if (!d->claim.alone && d->claim.crashes > 0 && d->claim.takeovers < N_ALONE_TAKEOVERS &&
+    } else if (!d->claim->alone && d->claim->crashes > 0 && d->claim->takeovers < N_ALONE_TAKEOVERS &&
                quarantine_find(q, now_ms, d)) {
-        d->claim.alone = true; /* its row only records a sidecar's crash */
+        d->claim->alone = true; /* its row only records a sidecar's crash */
         return step_want(OP_FORWARD);
-    } else if (!d->claim.alone && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
-               (q->application->place.credit_ms > 0 || d->claim.crashes >= N_ALONE_CRASHES)) {
+    } else if (!d->claim->alone && (d->claim->crashes > 0 || d->claim->takeovers >= N_ALONE_TAKEOVERS) &&
+               (q->application->place.credit_ms > 0 || d->claim->crashes >= N_ALONE_CRASHES)) {
         error_text_set(d, "the application crashed while it was in flight: it is sent alone", NULL);
         return life_release(d, 0, row_as_it_is());
     } else {
@@ -112,7 +112,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
     delivery_drop_token(d);
     d->n_waits = 0;
     if (!held && d->given_up) {
-        d->claim.attempt = r->attempt;
+        d->claim->attempt = r->attempt;
         return life_give_up(q, now_ms, d, LETTER_UNCLAIMED);
     }
     if (!held && is_near(q, d)) {
@@ -121,7 +121,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
         life_limit_words(q, d, &text);
         error_text_set_last(d, buf_text(&text), r->detail);
         buf_deinit(&text);
-        d->claim.attempt = r->attempt;
+        d->claim->attempt = r->attempt;
         return life_dead_letter(q, now_ms, d, DEAD_DELIVERY_LIMIT, LETTER_UNCLAIMED);
     }
     if (!held) {
@@ -147,7 +147,7 @@ static struct step row_parked(struct queue *q, int64_t now_ms, struct delivery *
 static bool is_exhausted(const struct queue *q, const struct delivery *d)
 {
     return delivery_owns_row(d) && !delivery_has_token(d) &&
-           (d->claim.attempt >= q->rules.max_attempts || d->claim.takeovers >= q->rules.max_attempts + 2);
+           (d->claim->attempt >= q->rules.max_attempts || d->claim->takeovers >= q->rules.max_attempts + 2);
 }
 
 /* Can this message show the circuit breaker that the application has recovered? */
@@ -193,9 +193,9 @@ static bool is_in_the_way(const struct queue *q, const struct delivery *d)
 /* While everything fails, the message may not be at fault. */
 static struct step row_exhausted(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
-    d->claim.of_row = CLAIM_ENDED;
-    d->claim.attempt = r->attempt;
-    d->claim.takeovers = r->takeovers;
+    d->claim->of_row = CLAIM_ENDED;
+    d->claim->attempt = r->attempt;
+    d->claim->takeovers = r->takeovers;
     if (q->share->brake.on && !d->given_up && !is_near(q, d) && !is_in_the_way(q, d)) {
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     }
@@ -279,7 +279,7 @@ struct step row_of_claim(struct queue *q, int64_t now_ms, struct delivery *d, co
         return row_mismatch(q, now_ms, d, r);
     case ROW_DUE: /* may be taken over, but only alone */
         row_facts(d, now_ms, r);
-        d->claim.takeovers++; /* including this one */
+        d->claim->takeovers++; /* including this one */
         delivery_drop_token(d);
         return life_claim(q, d);
     case ROW_INVALID:

@@ -75,7 +75,7 @@ bool held_tag_is_lost(const struct queue *q, const struct delivery *d)
 
 bool held_is_idle(const struct delivery *d)
 {
-    return d->phase == PHASE_WANTED && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms &&
+    return d->phase == PHASE_WANTED && !delivery_is_in_flight(d) && !delivery_is_accepted(d) &&
            operation_infos[d->op].idle;
 }
 
@@ -92,7 +92,7 @@ bool held_is_parked(const struct delivery *d)
     if (d->wait == WAIT_ROOM ||
         (d->wait == WAIT_HELD && !d->arrival->message)) /* too large, for now or always */
         return true;
-    return operation_infos[d->op].idle || d->answer.accepted_until_ms;
+    return operation_infos[d->op].idle || delivery_is_accepted(d);
 }
 
 bool held_can_renew(const struct queue *q, const struct delivery *d)
@@ -136,9 +136,9 @@ static bool takes_slot(const struct delivery *d)
 /* Is it quarantined, or waiting for quarantine? A member of a group that is claimed again asks again. */
 static bool keeps_place(const struct queue *q, const struct delivery *d)
 {
-    if (quarantine_has(q, d) && d->claim.alone && d->op == OP_CLAIM && d->phase == PHASE_WANTED)
+    if (quarantine_has(q, d) && d->claim->alone && d->op == OP_CLAIM && d->phase == PHASE_WANTED)
         return false;
-    return !delivery_has_ended(d) && (delivery_is_in_flight(d) || d->answer.accepted_until_ms ||
+    return !delivery_has_ended(d) && (delivery_is_in_flight(d) || delivery_is_accepted(d) ||
                                       (d->wait == WAIT_NONE && (d->op == OP_CLAIM || d->op == OP_FORWARD)));
 }
 
@@ -146,10 +146,11 @@ static bool keeps_place(const struct queue *q, const struct delivery *d)
 static void reserve_slot(struct queue *q, struct delivery *d)
 {
     size_t before = slots_of(q->held.reserved_units);
+    uint32_t units = batches_share(q, d);
 
-    d->claim.slot_units = batches_share(q, d);
-    q->held.reserved_units += d->claim.slot_units;
-    q->share->reserved_units += d->claim.slot_units;
+    d->claim->slot_units = units;
+    q->held.reserved_units += units;
+    q->share->reserved_units += units;
     q->held.n_reserved++;
     if (slots_of(q->held.reserved_units) > before)
         application_reserve(q->application);
@@ -158,11 +159,12 @@ static void reserve_slot(struct queue *q, struct delivery *d)
 static void unreserve_slot(struct queue *q, const struct delivery *d)
 {
     size_t before = slots_of(q->held.reserved_units);
+    uint32_t units = d->claim->slot_units;
 
-    assert(q->held.n_reserved > 0 && q->held.reserved_units >= d->claim.slot_units);
-    assert(q->share->reserved_units >= d->claim.slot_units);
-    q->held.reserved_units -= d->claim.slot_units;
-    q->share->reserved_units -= d->claim.slot_units;
+    assert(q->held.n_reserved > 0 && q->held.reserved_units >= units);
+    assert(q->share->reserved_units >= units);
+    q->held.reserved_units -= units;
+    q->share->reserved_units -= units;
     q->held.n_reserved--;
     if (slots_of(q->held.reserved_units) < before)
         application_unreserve(q->application);
@@ -181,7 +183,9 @@ static void account_slot(struct queue *q, struct delivery *d, bool took)
 
 static void account_place(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    bool is_any_quarantined = d->claim.group || q->application->place.owner;
+    if (!d->claim) /* never to be sent */
+        return;
+    bool is_any_quarantined = d->claim->group || q->application->place.owner;
 
     if (is_any_quarantined && !keeps_place(q, d))
         quarantine_leave(q, now_ms, d);
@@ -202,7 +206,7 @@ void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operati
     d->phase = phase;
     d->wait = wait;
     list_push(list_of(q, d), &d->in_list);
-    if (op == OP_CLAIM && !d->claim.looked)
+    if (op == OP_CLAIM && !(d->claim && d->claim->looked))
         q->flow.looks_left = true;
     if (op == OP_CLAIM && (d->given_up || held_is_near(q, d)))
         q->flow.last_chances = true;
@@ -232,17 +236,21 @@ void held_leave_request(struct queue *q, int64_t now_ms, struct delivery *d)
 
 void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t until_ms)
 {
-    assert(until_ms >= 0);
+    struct claim *c = d->claim;
+
+    assert(until_ms >= 0 && (c || !until_ms));
+    if (!c)
+        return;
     count_parked(q, d, -1);
-    if (!d->answer.accepted_until_ms != !until_ms) {
+    if (!c->accepted_until_ms != !until_ms) {
         int before = (int)slots_of(q->held.accepted_units);
 
         q->held.n_accepted += until_ms ? 1 : (size_t)-1;
-        q->held.accepted_units += until_ms ? d->claim.slot_units : -(size_t)d->claim.slot_units;
-        q->share->accepted_units += until_ms ? d->claim.slot_units : -(size_t)d->claim.slot_units;
+        q->held.accepted_units += until_ms ? c->slot_units : -(size_t)c->slot_units;
+        q->share->accepted_units += until_ms ? c->slot_units : -(size_t)c->slot_units;
         q->application->n_accepted += (int)slots_of(q->held.accepted_units) - before;
     }
-    d->answer.accepted_until_ms = until_ms;
+    c->accepted_until_ms = until_ms;
     assert(q->held.n_accepted <= SIZE_MAX / 2);
     count_parked(q, d, 1);
     account_place(q, now_ms, d);
@@ -277,9 +285,18 @@ static struct delivery *leader_find(const struct queue *q, struct slice id, uint
     return NULL;
 }
 
+void held_begin_claim(struct delivery *d)
+{
+    if (d->claim)
+        return;
+    d->claim = mem_zalloc(1, sizeof(*d->claim));
+    d->claim->unproven_at_ms = -1;
+}
+
 static void lead_id(struct queue *q, struct delivery *d, uint64_t hash)
 {
     assert(!d->leader && !delivery_has_ended(d));
+    held_begin_claim(d);
     list_init(&d->followers);
     hash_insert(&q->held.by_id, &d->by_id, hash);
     d->leader = d;
@@ -379,9 +396,9 @@ static struct delivery *promote_follower(struct queue *q, struct delivery *d)
         f->leader = heir;
     }
     assert(!d->followers.len);
-    heir->claim.crashes = d->claim.crashes;
-    heir->claim.takeovers = d->claim.takeovers;
-    heir->tried_ms = d->tried_ms;
+    heir->claim->crashes = d->claim->crashes;
+    heir->claim->takeovers = d->claim->takeovers;
+    heir->claim->tried_ms = d->claim->tried_ms;
     return heir;
 }
 
@@ -417,7 +434,6 @@ struct delivery *held_add(struct queue *q, int64_t now_ms, struct arrival *a)
     a->received_ms = now_ms;
     d->arrival = a;
     d->ref = ++q->held.next_ref;
-    d->claim.unproven_at_ms = -1;
     list_push(&q->held.unacked, &d->in_tags);
     hash_insert(&q->held.by_ref, &d->by_ref, hash_number(d->ref));
     if (a->message) {
@@ -464,12 +480,19 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
     if (d->in_list.next)
         list_remove(list_of(q, d), &d->in_list);
     timers_clear(&q->held.timers, &d->timer);
-    assert(!delivery_has_ended(d) && !delivery_is_in_flight(d) && !d->answer.accepted_until_ms);
+    assert(!delivery_has_ended(d) && !delivery_is_in_flight(d) && !delivery_is_accepted(d));
     assert(!d->place.line); /* the next message of its key would wait indefinitely */
     d->phase = PHASE_ENDED;
     list_push(&q->held.ended, &d->in_list);
     account_slot(q, d, took);
     account_place(q, now_ms, d);
+}
+
+static void claim_free(struct claim *c)
+{
+    if (c)
+        free(c->kept);
+    free(c);
 }
 
 static void delivery_free(struct queue *q, struct delivery *d)
@@ -482,7 +505,7 @@ static void delivery_free(struct queue *q, struct delivery *d)
     free(d->outcome.error);
     free(d->outcome.said);
     held_outcome(d, OUTCOME_NONE);
-    free(d->answer.kept);
+    claim_free(d->claim);
     free(d);
 }
 

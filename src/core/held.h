@@ -18,6 +18,9 @@ size_t held_ordered_most(const struct queue *q);
 /* Adds a delivery to no list yet: its first step follows. Takes over the arrival. */
 struct delivery *held_add(struct queue *q, int64_t now_ms, struct arrival *a);
 
+/* Begins the claim of the delivery, if it has none yet. */
+void held_begin_claim(struct delivery *d);
+
 /* Moves the delivery to another list and clears its timer. For life.c only. */
 void held_move(struct queue *q, int64_t now_ms, struct delivery *d, enum operation op, enum phase phase,
                enum wait_reason wait);

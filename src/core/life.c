@@ -280,7 +280,7 @@ static bool letter_is_left_to_copy(const struct queue *q, const struct delivery 
 static struct step life_without_channel(const struct queue *q, struct delivery *d, struct step s)
 {
     bool leaves = s.effects & EFFECT_LEAVE_REQUEST;
-    bool accepted = s.effects & EFFECT_ACCEPT ? s.accepted_until_ms : d->answer.accepted_until_ms && !leaves;
+    bool accepted = s.effects & EFFECT_ACCEPT ? s.accepted_until_ms : delivery_is_accepted(d) && !leaves;
     bool has_token = delivery_has_token(d) && !(s.effects & EFFECT_DROP_TOKEN);
 
     if ((s.kind != STEP_WANT && s.kind != STEP_WAIT) || !held_tag_is_lost(q, d))
@@ -312,7 +312,7 @@ static bool life_is_allowed(const struct queue *q, const struct delivery *d, enu
 
 /* Step in place of one that the table does not allow: the delivery is requeued, or ends without its channel.
  * On an ordered queue all deliveries return with their channel. */
-static struct step life_bug(struct queue *q, int64_t now_ms, const struct delivery *d, enum fact fact,
+static struct step life_bug(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact,
                             struct step s)
 {
 #ifdef ONCEWARD_FAILPOINTS /* builds for tests; in the simulator the event breaks a promise */
@@ -322,8 +322,10 @@ static struct step life_bug(struct queue *q, int64_t now_ms, const struct delive
 
     note_text(n, "%s %s, %s: %s", operation_infos[d->op].name, d->phase == PHASE_SENT ? "sent" : "wanted",
               life_fact_name(fact), s.kind == STEP_END ? "end" : operation_infos[s.op].name);
-    if (q->rules.ordered)
+    if (q->rules.ordered) {
+        held_begin_claim(d); /* the end of its predecessor will claim it */
         order_stop(q, now_ms, "a step that the table of steps does not allow");
+    }
     return step_with(q->rules.ordered ? step_wait(OP_CLAIM, WAIT_ORDER, INT64_MAX) : step_want(OP_REQUEUE),
                      EFFECT_LEAVE_REQUEST | EFFECT_DROP_TOKEN | EFFECT_RELEASE_FOLLOWERS);
 }
@@ -352,6 +354,16 @@ static bool ends_its_turn(const struct step *s)
     if (s->kind != STEP_WANT && s->kind != STEP_WAIT)
         return false;
     return operation_infos[s->op].link == LINK_BROKER;
+}
+
+/* Must the delivery have a claim by now? The operation of a copy that waits for others of its id, or of an ordered
+ * delivery without its body, has not begun. */
+static bool needs_claim(const struct delivery *d)
+{
+    enum operation_link link = operation_infos[d->op].link;
+    bool begins = d->wait != WAIT_FOLLOWING && d->wait != WAIT_SURPLUS && d->wait != WAIT_ORDER;
+
+    return d->leader == d || (begins && (link == LINK_DATABASE || link == LINK_APPLICATION));
 }
 
 /* Partitions that share a circuit breaker use the same refs; the queue's number tells them apart. */
@@ -407,6 +419,7 @@ static void life_apply(struct queue *q, int64_t now_ms, struct delivery *d, enum
         break;
     }
     }
+    assert(s.kind == STEP_END || d->claim || !needs_claim(d));
 }
 
 /* Ordered queue: the leader of an id is claimed after the earlier messages of its key, or together with them: see
@@ -538,7 +551,7 @@ bool life_must_stay(const struct queue *q, const struct delivery *d)
 
 struct step life_claim(const struct queue *q, const struct delivery *d)
 {
-    if (q->share->brake.on && d->tried_ms && !held_is_near(q, d) && !d->given_up)
+    if (q->share->brake.on && delivery_was_tried(d) && !held_is_near(q, d) && !d->given_up)
         return step_wait(OP_CLAIM, WAIT_BRAKE, INT64_MAX);
     return step_want(OP_CLAIM);
 }
@@ -548,7 +561,7 @@ struct step life_release(struct delivery *d, int64_t delay_ms, struct row_change
     assert(changes.crashes >= -1);
     assert(delay_ms >= -TAKEOVER_GRACE_MS); /* negative: that long after the end of the window */
     if (changes.crashes >= 0)
-        d->claim.crashes = changes.crashes;
+        d->claim->crashes = changes.crashes;
     held_outcome(d, OUTCOME_RELEASE);
     d->outcome.release = (struct outcome_release){.delay_ms = delay_ms, .changes = changes};
     return step_with(step_want(OP_RELEASE), EFFECT_LEAVE_REQUEST);
@@ -666,6 +679,7 @@ struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *
  * letter. */
 static void letter_set(struct delivery *d, enum dead_reason why, enum letter_row row)
 {
+    held_begin_claim(d);
     if (d->outcome.kind != OUTCOME_DEAD_LETTER)
         held_outcome(d, OUTCOME_DEAD_LETTER);
     d->outcome.dead_letter.reason = why;
@@ -724,8 +738,8 @@ static struct step life_charge(struct queue *q, int64_t now_ms, struct delivery 
 
     assert(d->op == OP_FORWARD || d->op == OP_REVOKE || d->op == OP_CHECK);
     if (changes.crashes >= 0)
-        d->claim.crashes = changes.crashes;
-    int64_t delay_ms = held_delay_ms(q, d, spared ? ++d->n_given_back : d->claim.attempt);
+        d->claim->crashes = changes.crashes;
+    int64_t delay_ms = held_delay_ms(q, d, spared ? ++d->claim->n_given_back : d->claim->attempt);
 
     if (!spared && death != DEAD_NONE) {
         struct step s = life_dead_letter(q, now_ms, d, death, LETTER_CLAIMED);
@@ -758,7 +772,7 @@ static struct step life_fail(struct queue *q, int64_t now_ms, struct delivery *d
 {
     /* The database's clock decides whether a token that may be extended is over. The next claim then finds
      * the attempts used up. */
-    bool last = d->claim.attempt >= q->rules.max_attempts && !only_expired;
+    bool last = d->claim->attempt >= q->rules.max_attempts && !only_expired;
 
     return life_charge(q, now_ms, d, last && !life_key_waits(q, d) ? DEAD_ATTEMPTS : DEAD_NONE, changes,
                        only_expired);
@@ -780,7 +794,7 @@ struct step life_die(struct queue *q, int64_t now_ms, struct delivery *d, enum d
         return life_dead_letter(q, now_ms, d, why, row);
     }
     if (delivery_has_token(d))
-        return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
+        return life_release(d, held_delay_ms(q, d, ++d->claim->n_given_back), row_as_it_is());
     return step_wait(OP_DEAD_LETTER, WAIT_BRAKE, INT64_MAX);
 }
 
@@ -916,14 +930,14 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
 
 struct step row_again(int64_t now_ms, struct delivery *d)
 {
-    d->claim.of_row = CLAIM_NONE;
+    d->claim->of_row = CLAIM_NONE;
     return step_with(step_wait(OP_CLAIM, WAIT_AGAIN, now_ms + held_lock_wait_ms(d)), EFFECT_LEAVE_REQUEST);
 }
 
 struct step row_locked(int64_t now_ms, struct delivery *d)
 {
-    if (!d->locked_since_ms)
-        d->locked_since_ms = now_ms;
+    if (!d->claim->locked_since_ms)
+        d->claim->locked_since_ms = now_ms;
     return step_wait(d->op, WAIT_LOCKED, now_ms + held_lock_wait_ms(d));
 }
 
@@ -962,7 +976,7 @@ struct step row_completed(struct queue *q, int64_t now_ms, struct delivery *d)
         note_text(n, "%s", d->outcome.error ? d->outcome.error : "");
     }
     /* After the window another owner may have completed it, which says nothing about its neighbours here. */
-    if (d->request && now_ms <= d->claim.window_ends_ms)
+    if (d->request && now_ms <= d->claim->window_ends_ms)
         d->request->some_completed = true;
     q->counts.completed.total++;
     notes_tell(q, EVENT_COMPLETED, d)->ms = now_ms - d->arrival->received_ms;
@@ -978,7 +992,7 @@ static struct step member_not_charged(struct queue *q, struct delivery *d, bool 
     assert(batches_in_company(d));
     if (!only_expired)
         return life_release(d, 0, row_as_it_is());
-    fail_set(d, (struct outcome_fail){.delay_ms = held_delay_ms(q, d, d->claim.attempt),
+    fail_set(d, (struct outcome_fail){.delay_ms = held_delay_ms(q, d, d->claim->attempt),
                                       .changes = row_as_it_is(),
                                       .only_expired = true});
     return step_with(step_want(OP_FAIL), EFFECT_LEAVE_REQUEST);
@@ -996,8 +1010,8 @@ static struct step whole_request_failed(struct queue *q, int64_t now_ms, struct 
 static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct delivery *d, const struct row *r)
 {
     assert(d->op == OP_CHECK && d->request);
-    bool accepted = d->answer.accepted_until_ms != 0;
-    int64_t until = accepted                           ? d->answer.accepted_until_ms
+    bool accepted = delivery_is_accepted(d);
+    int64_t until = accepted                           ? d->claim->accepted_until_ms
                     : d->outcome.kind == OUTCOME_CHECK ? d->outcome.commit_until_ms
                                                        : 0;
     bool crashed = q->application->n_crashes != d->request->application.n_crashes;
@@ -1020,13 +1034,13 @@ static struct step not_completed_yet(struct queue *q, int64_t now_ms, struct del
         error_text_set(d, text, NULL);
         row_answered_early(q, now_ms, d, false);
     }
-    if (crashed && !d->claim.alone) { /* by this message or a neighbour: quarantine will show */
-        int64_t delay_ms = held_delay_ms(q, d, d->claim.attempt);
+    if (crashed && !d->claim->alone) { /* by this message or a neighbour: quarantine will show */
+        int64_t delay_ms = held_delay_ms(q, d, d->claim->attempt);
 
         if (!accepted)
-            return life_release(d, delay_ms, row_with_crashes(d->claim.crashes + 1));
+            return life_release(d, delay_ms, row_with_crashes(d->claim->crashes + 1));
         fail_set(d, (struct outcome_fail){.delay_ms = delay_ms,
-                                          .changes = row_with_crashes(d->claim.crashes + 1),
+                                          .changes = row_with_crashes(d->claim->crashes + 1),
                                           .only_expired = true});
         return step_want(OP_FAIL);
     }
@@ -1043,7 +1057,7 @@ struct step row_of_check(struct queue *q, int64_t now_ms, struct delivery *d, co
 {
     switch (r->answer) {
     case ROW_COMPLETED:
-        if (d->n_waits && !d->answer.accepted_until_ms)
+        if (d->n_waits && !delivery_is_accepted(d))
             row_answered_early(q, now_ms, d, true);
         return row_completed(q, now_ms, d);
     case ROW_CLAIMED:
@@ -1093,7 +1107,7 @@ static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct deliver
         notes_tell_limited(q, now_ms, EVENT_TOKEN_EXPIRED, d);
     if (released) {
         tell_given_back(q, now_ms, d, f->delay_ms);
-    } else if (d->claim.attempt >= q->rules.max_attempts) {
+    } else if (d->claim->attempt >= q->rules.max_attempts) {
         if (!life_key_waits(q, d))
             return 0; /* no next attempt: the claim will find all of them used up */
     } else {
@@ -1109,8 +1123,8 @@ static int64_t tell_failed(struct queue *q, int64_t now_ms, const struct deliver
 static struct step row_waits(int64_t now_ms, struct delivery *d, int64_t delay_ms)
 {
     delivery_drop_token(d);
-    d->claim.alone = false;
-    mem_clear(&d->answer.kept);
+    d->claim->alone = false;
+    mem_clear(&d->claim->kept);
     d->n_waits = 0;
     return step_with(step_wait(OP_CLAIM, WAIT_DUE, now_ms + (delay_ms > 0 ? delay_ms : 0)),
                      EFFECT_LEAVE_REQUEST);
@@ -1167,13 +1181,13 @@ struct step row_of_fail(struct queue *q, int64_t now_ms, struct delivery *d, con
     case ROW_COMPLETED:
         return row_completed(q, now_ms, d);
     case ROW_EXTENDED:
-        d->claim.window_ends_ms = now_ms + r->wait_ms + LOCK_LOOK_MS;
-        d->n_waits = d->claim.next_cap = 0; /* the request is in its window again */
+        d->claim->window_ends_ms = now_ms + r->wait_ms + LOCK_LOOK_MS;
+        d->n_waits = d->claim->next_cap = 0; /* the request is in its window again */
         if (revoked && delivery_is_in_flight(d))
             return (struct step){.kind = STEP_SENT, .op = OP_FORWARD, .effects = EFFECT_EXTEND};
         if (revoked) /* answered meanwhile */
             return step_want(OP_REVOKE);
-        return life_watch(now_ms, d->claim.window_ends_ms);
+        return life_watch(now_ms, d->claim->window_ends_ms);
     case ROW_LOCKED:
         return row_locked(now_ms, d);
     case ROW_INVALID: /* the error text is invalid, not the failure */
@@ -1229,7 +1243,7 @@ struct step row_on_hold(struct queue *q, int64_t now_ms, struct delivery *d)
     assert(d->op == OP_CLAIM || d->op == OP_DEAD_LETTER);
     delivery_drop_token(d);
     d->n_waits = 0;
-    d->n_given_back = 0; /* an operator's retry begins again, with short waits */
+    d->claim->n_given_back = 0; /* an operator's retry begins again, with short waits */
     if (d->given_up)
         return life_give_up(q, now_ms, d, LETTER_UNCLAIMED);
     if (d->row_end != ROW_END_ON_HOLD)
@@ -1290,8 +1304,8 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
 {
     assert(d->request && !delivery_is_in_flight(d));
     enum crash whose = crash_of(q, now_ms, d->request, retry_after_ms);
-    int crashes = d->claim.crashes + 1, step = d->claim.unproven_step;
-    int64_t since = d->claim.unproven_at_ms < 0 ? -1 : now_ms - d->claim.unproven_at_ms;
+    int crashes = d->claim->crashes + 1, step = d->claim->unproven_step;
+    int64_t since = d->claim->unproven_at_ms < 0 ? -1 : now_ms - d->claim->unproven_at_ms;
 
     if (d->outcome.request != REQUEST_UNANSWERED)
         d->outcome.request = REQUEST_CRASHED;
@@ -1308,15 +1322,15 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
             return life_fail(q, now_ms, d,
                              (struct row_changes){.crashes = crashes, .unproven_step = step + 1}, false);
         else
-            return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_with_crashes(crashes));
+            return life_release(d, held_delay_ms(q, d, ++d->claim->n_given_back), row_with_crashes(crashes));
     case CRASH_QUARANTINED:
-        if (!d->claim.crashes)
+        if (!d->claim->crashes)
             notes_tell_limited(q, now_ms, EVENT_ALONE, d);
-        return life_release(d, held_delay_ms(q, d, d->claim.attempt), row_with_crashes(crashes));
+        return life_release(d, held_delay_ms(q, d, d->claim->attempt), row_with_crashes(crashes));
     case CRASH_NOT_ITS_OWN:
         break;
     }
-    return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is());
+    return life_release(d, held_delay_ms(q, d, ++d->claim->n_given_back), row_as_it_is());
 }
 
 /* A Retry-After of 0 must not lead to a busy loop: the wait is at least the shortest backoff, or a second if that is
@@ -1324,7 +1338,7 @@ static struct step life_crashed(struct queue *q, int64_t now_ms, struct delivery
 static int64_t asked_wait_ms(const struct queue *q, const struct delivery *d, int64_t retry_after_ms)
 {
     enum { SECOND_MS = 1000 };
-    int64_t least = backoff_ms(q->rules.backoff_ms, q->rules.max_backoff_ms, d->n_given_back, 0);
+    int64_t least = backoff_ms(q->rules.backoff_ms, q->rules.max_backoff_ms, d->claim->n_given_back, 0);
 
     if (least > SECOND_MS)
         least = SECOND_MS;
@@ -1333,7 +1347,7 @@ static int64_t asked_wait_ms(const struct queue *q, const struct delivery *d, in
 
 static struct step life_not_now(struct queue *q, struct delivery *d, int64_t retry_after_ms)
 {
-    int64_t backoff = held_backoff_ms(q, ++d->n_given_back);
+    int64_t backoff = held_backoff_ms(q, ++d->claim->n_given_back);
 
     d->outcome.request = REQUEST_PUT_OFF;
     return life_release(d, retry_after_ms >= 0 ? asked_wait_ms(q, d, retry_after_ms) : backoff,
@@ -1343,7 +1357,7 @@ static struct step life_not_now(struct queue *q, struct delivery *d, int64_t ret
 /* The application answered, so this message did not crash it, and need not be alone any more. */
 static struct row_changes row_after_answer(const struct delivery *d)
 {
-    return d->claim.crashes > 0 && d->claim.alone ? row_with_crashes(0) : row_as_it_is();
+    return d->claim->crashes > 0 && d->claim->alone ? row_with_crashes(0) : row_as_it_is();
 }
 
 static struct step life_complete(struct delivery *d, struct slice result)
@@ -1370,7 +1384,7 @@ static struct step life_answered(struct queue *q, int64_t now_ms, struct deliver
         return step_want(OP_CHECK);
     case VERDICT_ACCEPTED:
         d->n_waits = 0;
-        return life_watch(now_ms, d->claim.window_ends_ms > now_ms ? d->claim.window_ends_ms : now_ms + 1);
+        return life_watch(now_ms, d->claim->window_ends_ms > now_ms ? d->claim->window_ends_ms : now_ms + 1);
     case VERDICT_NOT_NOW:
     case VERDICT_UNAVAILABLE:
         if (d->outcome.http_status)
@@ -1382,10 +1396,10 @@ static struct step life_answered(struct queue *q, int64_t now_ms, struct deliver
         return life_crashed(q, now_ms, d, a->retry_after_ms);
     case VERDICT_SPLIT:
         return life_release(
-            d, d->outcome.request == REQUEST_UNANSWERED ? held_delay_ms(q, d, d->claim.attempt) : 0,
+            d, d->outcome.request == REQUEST_UNANSWERED ? held_delay_ms(q, d, d->claim->attempt) : 0,
             row_after_answer(d));
     case VERDICT_BAD_ANSWER:
-        return life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_after_answer(d));
+        return life_release(d, held_delay_ms(q, d, ++d->claim->n_given_back), row_after_answer(d));
     case VERDICT_FAILED:
     case VERDICT_REVOKE:
     case N_VERDICTS:
@@ -1396,11 +1410,11 @@ static struct step life_answered(struct queue *q, int64_t now_ms, struct deliver
 
 struct step life_answer_kept(struct queue *q, int64_t now_ms, struct delivery *d)
 {
-    struct member_answer *kept = d->answer.kept;
+    struct member_answer *kept = d->claim->kept;
 
     if (!kept || d->phase != PHASE_WANTED)
         return step_stay();
-    d->answer.kept = NULL;
+    d->claim->kept = NULL;
     /* A kept answer counts if the token is valid, or the row's state is unknown. */
     struct step s =
         d->op == OP_FORWARD || d->op == OP_REVOKE ? life_answered(q, now_ms, d, kept) : step_stay();
@@ -1419,8 +1433,8 @@ static void life_keep_answer(struct delivery *d, const struct member_answer *a)
     if (a->body.len)
         memcpy(body, a->body.data, a->body.len);
     kept->body.data = body;
-    free(d->answer.kept);
-    d->answer.kept = kept;
+    free(d->claim->kept);
+    d->claim->kept = kept;
 }
 
 void life_member_answered(struct queue *q, int64_t now_ms, struct delivery *d, enum verdict v,
@@ -1441,7 +1455,7 @@ void life_member_answered(struct queue *q, int64_t now_ms, struct delivery *d, e
         life_keep_answer(d, &own);
         return;
     }
-    mem_clear(&d->answer.kept);
+    mem_clear(&d->claim->kept);
     life_go(q, now_ms, d, FACT_ANSWER, life_answered(q, now_ms, d, &own));
 }
 
@@ -1457,7 +1471,7 @@ struct step life_window_over(struct queue *q, struct delivery *d)
     error_text_set(d, text, NULL);
     d->outcome.http_status = 0;
     d->outcome.request = REQUEST_UNANSWERED;
-    fail_set(d, (struct outcome_fail){.delay_ms = held_delay_ms(q, d, d->claim.attempt),
+    fail_set(d, (struct outcome_fail){.delay_ms = held_delay_ms(q, d, d->claim->attempt),
                                       .changes = row_as_it_is(),
                                       .charged = true,
                                       .only_expired = true});
@@ -1591,8 +1605,8 @@ static void life_spare_deaths(struct queue *q, int64_t now_ms)
             continue;
         d->outcome.dead_letter.charged = false;
         life_take(q, now_ms, d, FACT_BREAKER,
-                  delivery_has_token(d) ? life_release(d, held_delay_ms(q, d, ++d->n_given_back),
-                                                       row_with_crashes(d->claim.crashes))
+                  delivery_has_token(d) ? life_release(d, held_delay_ms(q, d, ++d->claim->n_given_back),
+                                                       row_with_crashes(d->claim->crashes))
                                         : step_wait(OP_DEAD_LETTER, WAIT_BRAKE, INT64_MAX));
     }
 }
@@ -1685,8 +1699,8 @@ void life_send(struct queue *q, int64_t now_ms, struct request *r)
         assert(d->op == OP_FORWARD && delivery_has_token(d));
         life_go(q, now_ms, d, FACT_TURN, step_sent(d));
         assert(d->phase == PHASE_SENT);
-        d->tried_ms = now_ms;
-        mem_clear(&d->answer.kept);
+        d->claim->tried_ms = now_ms;
+        mem_clear(&d->claim->kept);
         d->outcome.request = REQUEST_ANSWERED;
     }
     request_send(q, now_ms, r);

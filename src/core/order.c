@@ -162,7 +162,7 @@ void order_stop(struct queue *q, int64_t now_ms, const char *why)
  * forwarded again. */
 static bool is_at_work(const struct delivery *d)
 {
-    return delivery_is_in_flight(d) || d->answer.accepted_until_ms || d->phase == PHASE_SENT ||
+    return delivery_is_in_flight(d) || delivery_is_accepted(d) || d->phase == PHASE_SENT ||
            (d->wait != WAIT_BRAKE && !held_is_idle(d));
 }
 

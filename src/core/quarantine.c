@@ -31,15 +31,15 @@ static bool quarantine_keeps_place(const struct queue *q)
 
 static bool goes_in_group(const struct queue *q, const struct delivery *d)
 {
-    return (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS) &&
-           d->claim.crashes < N_ALONE_CRASHES && d->claim.takeovers <= N_ALONE_TAKEOVERS &&
+    return (d->claim->crashes > 0 || d->claim->takeovers >= N_ALONE_TAKEOVERS) &&
+           d->claim->crashes < N_ALONE_CRASHES && d->claim->takeovers <= N_ALONE_TAKEOVERS &&
            batches_most_of_group(q, d) > 1;
 }
 
 static void quarantine_add(struct queue *q, struct delivery *d)
 {
     assert(q->quarantine.number && !quarantine_has(q, d));
-    d->claim.group = q->quarantine.number;
+    d->claim->group = q->quarantine.number;
     q->quarantine.n++;
 }
 
@@ -53,9 +53,9 @@ void quarantine_open(struct queue *q, struct delivery *d)
     q->quarantine.number++;
     q->quarantine.n = 0;
     q->quarantine.is_open = true;
-    q->quarantine.is_sent = d->claim.alone = false;
-    q->quarantine.batch_cap = d->claim.batch_cap;
-    q->quarantine.failed_with = d->claim.failed_with;
+    q->quarantine.is_sent = d->claim->alone = false;
+    q->quarantine.batch_cap = d->claim->batch_cap;
+    q->quarantine.failed_with = d->claim->failed_with;
     quarantine_add(q, d);
     assert(q->quarantine.n == 1);
 }
@@ -66,8 +66,8 @@ static bool quarantine_takes(const struct queue *q, const struct delivery *d)
 {
     return quarantine_keeps_place(q) && q->application->place.taken && !q->quarantine.is_sent &&
            q->quarantine.n < batches_most_of_group(q, d) && goes_in_group(q, d) &&
-           d->claim.batch_cap == q->quarantine.batch_cap &&
-           (!d->claim.batch_cap || d->claim.failed_with == q->quarantine.failed_with);
+           d->claim->batch_cap == q->quarantine.batch_cap &&
+           (!d->claim->batch_cap || d->claim->failed_with == q->quarantine.failed_with);
 }
 
 bool quarantine_join(struct queue *q, struct delivery *d)
@@ -130,10 +130,10 @@ void quarantine_leave(struct queue *q, int64_t now_ms, struct delivery *d)
     if (quarantine_has(q, d)) {
         assert(q->quarantine.n > 0);
         if (--q->quarantine.n) {
-            d->claim.group = 0;
+            d->claim->group = 0;
             return;
         }
     }
-    d->claim.group = 0;
+    d->claim->group = 0;
     application_leave_place(q->application, now_ms, owner);
 }

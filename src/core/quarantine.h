@@ -17,7 +17,7 @@ enum { GROUP_MOST = 8 };
 
 static inline bool quarantine_has(const struct queue *q, const struct delivery *d)
 {
-    return d->claim.group && d->claim.group == q->quarantine.number;
+    return d->claim->group && d->claim->group == q->quarantine.number;
 }
 
 /* Owner of the quarantine of d or of its group, for application_take_place. */

@@ -45,7 +45,7 @@ static bool all_are_new(const struct request *r)
     {
         const struct delivery *d = container_of(k, struct delivery, in_request);
 
-        if (d->claim.attempt > 1 || d->n_given_back)
+        if (d->claim->attempt > 1 || d->claim->n_given_back)
             return false;
     }
     return true;
@@ -112,7 +112,7 @@ void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *
     if (!d || d->phase != PHASE_SENT || d->op != r->op || !by_operation[d->op])
         return; /* the delivery has moved on meanwhile */
     if (r->answer != ROW_LOCKED && r->answer != ROW_RETRY && r->answer != ROW_UNKNOWN)
-        d->locked_since_ms = 0;
+        d->claim->locked_since_ms = 0;
     struct step s = r->answer == ROW_UNKNOWN || r->answer == ROW_RETRY ? row_repeat(q, now_ms, d, r)
                                                                        : by_operation[d->op](q, now_ms, d, r);
 

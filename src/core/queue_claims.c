@@ -49,7 +49,7 @@ static bool looks_pay(const struct queue *q, int64_t now_ms)
 
 static bool may_be_looked_at(const struct delivery *d)
 {
-    return !d->claim.looked && !delivery_has_token(d) && !d->claim.crashes && !d->claim.takeovers &&
+    return !d->claim->looked && !delivery_has_token(d) && !d->claim->crashes && !d->claim->takeovers &&
            !d->given_up;
 }
 
@@ -78,7 +78,7 @@ static void want_looks(struct queue *q, int64_t now_ms)
             q->flow.looks_left = true;
             break;
         }
-        d->claim.looked = true;
+        d->claim->looked = true;
         life_go(q, now_ms, d, FACT_TURN, step_want(OP_LOOK));
     }
     q->flow.look_ms = next;
@@ -163,16 +163,16 @@ static bool has_slot(const struct queue *q, int64_t now_ms, const struct deliver
 static void claim_prepare(struct queue *q, int64_t now_ms, struct delivery *d, bool alone)
 {
     if (!delivery_has_token(d))
-        d->claim.of_row = CLAIM_OFFERED;
-    d->claim.alone = alone;
-    d->claim.is_behind = q->rules.ordered && order_waits(d);
-    d->claim.trial = q->share->brake.on;
-    d->claim.window_ends_ms = now_ms + q->rules.token_window_ms;
+        d->claim->of_row = CLAIM_OFFERED;
+    d->claim->alone = alone;
+    d->claim->is_behind = q->rules.ordered && order_waits(d);
+    d->claim->trial = q->share->brake.on;
+    d->claim->window_ends_ms = now_ms + q->rules.token_window_ms;
     held_outcome(d, OUTCOME_NONE);
     if (d->outcome.request != REQUEST_PUT_OFF)
         d->outcome.request = REQUEST_ANSWERED;
-    d->outcome.http_status = d->claim.next_cap = 0;
-    mem_clear(&d->answer.kept);
+    d->outcome.http_status = d->claim->next_cap = 0;
+    mem_clear(&d->claim->kept);
 }
 
 static bool claim_delivery(struct queue *q, int64_t now_ms, struct delivery *d, bool alone,
@@ -204,7 +204,7 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
         /* The message is not forwarded, so it counts as alone; a row that was taken over before requires that. */
         if (held_is_near(q, delivery_at(k)) || delivery_at(k)->given_up)
             return claim_delivery(q, now_ms, delivery_at(k),
-                                  delivery_at(k)->claim.takeovers >= N_ALONE_TAKEOVERS, ret);
+                                  delivery_at(k)->claim->takeovers >= N_ALONE_TAKEOVERS, ret);
     }
     q->flow.last_chances = false;
     return false;
@@ -212,14 +212,15 @@ static bool next_last_chance(struct queue *q, int64_t now_ms, struct action *ret
 
 static bool needs_to_be_alone(const struct delivery *d)
 {
-    return d->row_end != ROW_END_ON_HOLD && (d->claim.crashes > 0 || d->claim.takeovers >= N_ALONE_TAKEOVERS);
+    return d->row_end != ROW_END_ON_HOLD &&
+           (d->claim->crashes > 0 || d->claim->takeovers >= N_ALONE_TAKEOVERS);
 }
 
 /* Must the message wait for quarantine? Beside others it would crash them too, and its crash would prove nothing. */
 static bool goes_only_alone(const struct delivery *d)
 {
     return d->row_end != ROW_END_ON_HOLD &&
-           (d->claim.crashes >= N_ALONE_CRASHES || d->claim.takeovers >= N_ALONE_TAKEOVERS);
+           (d->claim->crashes >= N_ALONE_CRASHES || d->claim->takeovers >= N_ALONE_TAKEOVERS);
 }
 
 /* Do other replicas get messages? Those of an ordered queue get none while this one has it. */
@@ -280,9 +281,9 @@ static struct delivery *next_candidate(struct queue *q, int64_t now_ms)
             continue;
         if (!is_trying(q))
             return d;
-        if (!best || d->tried_ms < best->tried_ms)
+        if (!best || d->claim->tried_ms < best->claim->tried_ms)
             best = d;
-        if (best && !best->tried_ms)
+        if (best && !best->claim->tried_ms)
             return best;
     }
     if (best || !q->share->brake.on)
@@ -384,12 +385,12 @@ bool next_claim(struct queue *q, int64_t now_ms, struct action *ret)
 /* Is the claim useless? No slot was free until its window had nearly ended, or none will be soon. */
 static bool is_unsendable(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    int64_t left = d->claim.window_ends_ms - now_ms, tenth = q->rules.token_window_ms / 10;
+    int64_t left = d->claim->window_ends_ms - now_ms, tenth = q->rules.token_window_ms / 10;
 
     if (left < tenth)
         return true;
     /* Claimed for a request with many messages; now each would be a trial, all at once. */
-    if (batches_are_on(q) && q->share->brake.on && !d->claim.trial)
+    if (batches_are_on(q) && q->share->brake.on && !d->claim->trial)
         return true;
     if (!may_begin(q) && !(q->drain && database_is_up(q->database)))
         return true;
@@ -433,10 +434,10 @@ static void share_place(struct queue *q, int64_t now_ms, const struct request *r
     {
         const struct delivery *d = container_of(k, struct delivery, in_request);
 
-        if (!d->claim.alone || d->claim.takeovers >= N_ALONE_TAKEOVERS)
+        if (!d->claim->alone || d->claim->takeovers >= N_ALONE_TAKEOVERS)
             return;
-        if (d->claim.crashes > n_crashes)
-            n_crashes = d->claim.crashes;
+        if (d->claim->crashes > n_crashes)
+            n_crashes = d->claim->crashes;
     }
     for (int i = 1; i < n_crashes && patience < q->rules.max_window_ms; i++)
         patience *= 2;
@@ -448,8 +449,8 @@ static void share_place(struct queue *q, int64_t now_ms, const struct request *r
 /* Is the window too short for an attempt? Then a new one is requested first. */
 static bool needs_reclaim(const struct queue *q, int64_t now_ms, const struct delivery *d)
 {
-    return d->claim.window_ends_ms - now_ms < q->rules.token_window_ms / 10 * 9 &&
-           d->claim.n_reclaims < N_RECLAIMS_MAX;
+    return d->claim->window_ends_ms - now_ms < q->rules.token_window_ms / 10 * 9 &&
+           d->claim->n_reclaims < N_RECLAIMS_MAX;
 }
 
 static bool may_accompany(const struct queue *q, int64_t now_ms, const struct delivery *d)
@@ -488,7 +489,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
     list_each(&q->held.wanted[OP_FORWARD], k)
     {
         struct delivery *d = delivery_at(k);
-        int64_t left = d->claim.window_ends_ms - now_ms;
+        int64_t left = d->claim->window_ends_ms - now_ms;
 
         if (is_unsendable(q, now_ms, d)) {
             error_text_set(
@@ -506,7 +507,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
             continue;
         /* A slot must be free, or the new window would be wasted like the old one. */
         if (needs_reclaim(q, now_ms, d)) {
-            d->claim.n_reclaims++;
+            d->claim->n_reclaims++;
             life_go(q, now_ms, d, FACT_TURN, step_want(OP_CLAIM));
             continue;
         }
@@ -517,7 +518,7 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
                 n->ms = left;
         }
         assert(delivery_has_token(d) && delivery_owns_row(d) && d->arrival->message);
-        d->claim.n_reclaims = 0;
+        d->claim->n_reclaims = 0;
         struct request *r = request_new(q);
 
         request_add(r, d);

@@ -159,7 +159,7 @@ static bool is_held_by_brake(const struct delivery *d)
         return true;
     if (d->row_end == ROW_END_ON_HOLD) /* by order.on_dead, whatever the circuit breaker does */
         return false;
-    if (!d->tried_ms || delivery_is_in_flight(d) || d->answer.accepted_until_ms)
+    if (!delivery_was_tried(d) || delivery_is_in_flight(d) || delivery_is_accepted(d))
         return false;
     if (d->wait != WAIT_NONE)
         return d->wait == WAIT_DUE;

@@ -243,7 +243,7 @@ static bool next_dead_letter(struct queue *q, int64_t now_ms, unsigned can, stru
         if (was_refused(d) && delivery_dead_letter(d)->charged && delivery_has_token(d) &&
             request_is_tainted(q, d)) {
             life_go(q, now_ms, d, FACT_TURN,
-                    life_release(d, held_delay_ms(q, d, ++d->n_given_back), row_as_it_is()));
+                    life_release(d, held_delay_ms(q, d, ++d->claim->n_given_back), row_as_it_is()));
             continue;
         }
         assert(d->arrival->message && delivery_dead_letter(d)->reason != DEAD_NONE);

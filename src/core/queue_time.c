@@ -185,7 +185,7 @@ static void ask_lock_holder(struct queue *q, int64_t now_ms)
     {
         struct delivery *d = container_of(k, struct delivery, in_list);
 
-        if (!d->locked_since_ms || now_ms - d->locked_since_ms <= q->rules.token_window_ms)
+        if (!d->claim->locked_since_ms || now_ms - d->claim->locked_since_ms <= q->rules.token_window_ms)
             continue;
         q->asks.lock_holder = d->ref;
         q->asks.lock_holder_ms = now_ms;

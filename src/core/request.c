@@ -58,8 +58,8 @@ void request_add(struct request *r, struct delivery *d)
     request_keep(r);
     d->request = r;
     list_push(&r->members, &d->in_request);
-    if (d->claim.window_ends_ms < r->window_ends_ms)
-        r->window_ends_ms = d->claim.window_ends_ms;
+    if (d->claim->window_ends_ms < r->window_ends_ms)
+        r->window_ends_ms = d->claim->window_ends_ms;
 }
 
 void request_forget(struct delivery *d)
@@ -88,7 +88,7 @@ void request_send(struct queue *q, int64_t now_ms, struct request *r)
     bool alone = true;
 
     assert(r->members.len > 0 && !r->in_flight);
-    list_each(&r->members, k) alone = alone && request_member(k)->claim.alone;
+    list_each(&r->members, k) alone = alone && request_member(k)->claim->alone;
     application_sent(q->application, alone, &r->application);
     q->share->n_in_flight++;
     assert(r->window_ends_ms != INT64_MAX);
@@ -138,8 +138,8 @@ static void request_resume(struct queue *q, struct request *r)
     {
         if (request_member(k)->op != OP_FORWARD)
             return;
-        if (request_member(k)->claim.window_ends_ms < window_ends_ms)
-            window_ends_ms = request_member(k)->claim.window_ends_ms;
+        if (request_member(k)->claim->window_ends_ms < window_ends_ms)
+            window_ends_ms = request_member(k)->claim->window_ends_ms;
     }
     list_remove(request_list(q, r), &r->in_list);
     r->overdue = false;
@@ -179,7 +179,7 @@ static void left_add(const struct queue *q, struct request *r, const struct deli
 
     *l = (struct request_left){.id = mem_copy(d->arrival->id, d->arrival->id_len),
                                .id_len = d->arrival->id_len};
-    memcpy(l->token, d->claim.token, sizeof(l->token));
+    memcpy(l->token, d->claim->token, sizeof(l->token));
 }
 
 void request_leave(struct queue *q, struct delivery *d)

@@ -15,7 +15,7 @@
 /* A message that has failed by itself goes alone while it fails: those behind it would be sent for nothing. */
 static bool has_failed_alone(const struct delivery *d)
 {
-    return d->claim.crashes || d->claim.takeovers || (d->tried_ms && !d->claim.next_cap);
+    return d->claim->crashes || d->claim->takeovers || (d->claim->tried_ms && !d->claim->next_cap);
 }
 
 /* Was the row locked, or not in the expected state? Those behind it would be claimed for nothing each time. */
@@ -27,7 +27,7 @@ static bool is_claimed_again(const struct delivery *d)
 /* Cap of the next request, as far as it is known. */
 static int cap_of(const struct delivery *d)
 {
-    return d->claim.next_cap ? d->claim.next_cap : d->claim.batch_cap;
+    return d->claim->next_cap ? d->claim->next_cap : d->claim->batch_cap;
 }
 
 void run_claims_begin(struct queue *q, const struct delivery *d)
@@ -42,7 +42,7 @@ void run_claims_begin(struct queue *q, const struct delivery *d)
         r->left = (size_t)cap_of(d) - 1;
     r->n_bytes = ENVELOPE_ENDS + batches_member_bytes(q, d, NULL);
     r->cap = cap_of(d);
-    r->failed_with = d->claim.failed_with;
+    r->failed_with = d->claim->failed_with;
     r->last = d->ref;
 }
 
@@ -51,7 +51,7 @@ static bool may_follow(const struct queue *q, const struct delivery *d)
     const struct order_run *r = &q->order.run;
 
     return d->wait == WAIT_ORDER && !d->given_up && !has_failed_alone(d) && cap_of(d) == r->cap &&
-           (!r->cap || d->claim.failed_with == r->failed_with);
+           (!r->cap || d->claim->failed_with == r->failed_with);
 }
 
 struct delivery *run_claims_next(struct queue *q)

@@ -55,7 +55,7 @@ enum run_place runs_place(const struct delivery *d)
 
     assert(is_ready(d));
     /* The channel is lost, and with it the order of the key. */
-    if (d->claim.is_behind && !d->place.line)
+    if (d->claim->is_behind && !d->place.line)
         return RUN_BROKEN;
     if (before)
         return is_ready(before) || is_being_claimed(before) ? RUN_WAITS : RUN_BROKEN;
@@ -66,11 +66,11 @@ enum run_place runs_place(const struct delivery *d)
 
 bool runs_was_not_attempted(const struct delivery *d)
 {
-    return d->claim.is_behind && !key_place_is_first(&d->place);
+    return d->claim->is_behind && !key_place_is_first(&d->place);
 }
 
 void runs_forget_try(struct delivery *d)
 {
-    assert(d->claim.is_behind);
-    d->tried_ms = 0;
+    assert(d->claim->is_behind);
+    d->claim->tried_ms = 0;
 }

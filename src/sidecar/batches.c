@@ -93,7 +93,7 @@ static void letter_fill(struct letters *all, size_t i, const struct sidecar_queu
         .looked_for = queue_letter_is_looked_for(d),
         .exhausted = dead->row == LETTER_UNCLAIMED,
         .holds = queue_letter_holds(&sq->core, d),
-        .attempts = d->claim.attempt + d->claim.takeovers,
+        .attempts = d->claim->attempt + d->claim->takeovers,
         .body = {m->body, m->body_len},
         .content_type = m->properties[PROPERTY_CONTENT_TYPE],
         .properties_json = {NULL, all->properties.len - all->properties_at[i]},
@@ -149,7 +149,7 @@ static void outcome_fill(struct inbox_item *item, const struct delivery *d)
         item->delay_ms = delivery_delay_ms(d);
         item->crashes = changes->crashes;
         item->unproven_step = changes->unproven_step;
-        item->batch_cap = d->claim.next_cap;
+        item->batch_cap = d->claim->next_cap;
     }
 }
 
@@ -162,12 +162,12 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
     struct inbox_item *item = &b->items[b->n];
 
     if (new_token)
-        random_bytes(d->claim.token, sizeof(d->claim.token));
+        random_bytes(d->claim->token, sizeof(d->claim->token));
     *item = (struct inbox_item){
         .ref = ref_of(sq, d),
         .queue = sq->config->entry,
         .message_id = delivery_slice(d),
-        .alone = d->claim.alone,
+        .alone = d->claim->alone,
         .http_status = d->outcome.http_status,
         .error = slice_of(d->outcome.said ? d->outcome.said : d->outcome.error),
     };
@@ -176,7 +176,7 @@ void batches_add(struct sidecar *s, struct sidecar_queue *sq, struct delivery *d
         item->message_type = d->arrival->message->properties[PROPERTY_TYPE];
     if (d->op == OP_CLAIM && d->arrival->message->n_headers)
         item->deaths = message_deaths(d->arrival->message);
-    memcpy(item->token, d->claim.token, sizeof(item->token));
+    memcpy(item->token, d->claim->token, sizeof(item->token));
     memcpy(item->fingerprint, d->arrival->fingerprint, sizeof(item->fingerprint));
     if (stores(kind))
         item->stored = stored_fill(&s->database.stored[kind == INBOX_CLAIM_STORE_ASYNC], b->n, d);

@@ -21,8 +21,8 @@ static void begin(struct log_line *line, const struct sidecar_queue *sq, const s
     struct slice trace = d->arrival->message ? trace_id(d->arrival->message) : (struct slice){0};
     if (trace.len)
         log_slice(line, "trace_id", trace);
-    if (d->claim.attempt)
-        log_int(line, "attempt", d->claim.attempt + d->claim.takeovers);
+    if (d->claim && d->claim->attempt)
+        log_int(line, "attempt", d->claim->attempt + d->claim->takeovers);
     if (d->outcome.http_status)
         log_int(line, "http_status", d->outcome.http_status);
     if (d->outcome.error && *d->outcome.error && n->event != EVENT_COMPLETED && n->event != EVENT_DUPLICATE &&
@@ -132,10 +132,10 @@ void report_lock_holder(struct sidecar_queue *sq, uint64_t ref, const struct inb
     struct note n = {.event = EVENT_ROW_LOCKED, .d = d, .ms = -1, .n = -1};
     struct log_line line;
 
-    if (!d || delivery_has_ended(d) || !d->locked_since_ms || (!h->pid && !*h->state))
+    if (!d || delivery_has_ended(d) || !d->claim || !d->claim->locked_since_ms || (!h->pid && !*h->state))
         return;
     begin(&line, sq, &n);
-    log_int(&line, "locked_ms", sq->sidecar->now_ms - d->locked_since_ms);
+    log_int(&line, "locked_ms", sq->sidecar->now_ms - d->claim->locked_since_ms);
     if (h->pid) {
         log_int(&line, "pid", h->pid);
         log_text(&line, "application", h->application);
@@ -143,7 +143,7 @@ void report_lock_holder(struct sidecar_queue *sq, uint64_t ref, const struct inb
     if (*h->gid)
         log_text(&line, "gid", h->gid);
     log_text(&line, "state", *h->state ? h->state : NULL);
-    log_int(&line, "age_ms", knows_age ? h->age_ms : sq->sidecar->now_ms - d->locked_since_ms);
+    log_int(&line, "age_ms", knows_age ? h->age_ms : sq->sidecar->now_ms - d->claim->locked_since_ms);
     if (h->pid && !knows_age)
         log_text(&line, "reason",
                  "state and age are shown to members of pg_read_all_stats only; age_ms counts from its first "

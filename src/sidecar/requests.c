@@ -62,7 +62,7 @@ static void requests_send_batch(struct sidecar *s, struct sidecar_queue *sq, con
         .body = buf_slice(&sent->body),
         .timeout_ms = exchange_limit_ms(q),
         .send_by_ms = sent->window_ends_ms,
-        .fresh = request_first(sent)->claim.crashes > 0,
+        .fresh = request_first(sent)->claim->crashes > 0,
     };
 
     headers_write_batch(&s->headers, &facts);
@@ -81,7 +81,7 @@ void requests_send(struct sidecar *s, struct sidecar_queue *sq, const struct req
         return;
     }
     buf_reset(&s->token);
-    token_write(&s->token, slice_of(q->consumer), delivery_slice(d), d->claim.token);
+    token_write(&s->token, slice_of(q->consumer), delivery_slice(d), d->claim->token);
     struct request_facts facts = {
         .message_id = delivery_slice(d),
         .queue = slice_of(q->queue),
@@ -89,7 +89,7 @@ void requests_send(struct sidecar *s, struct sidecar_queue *sq, const struct req
         .token = buf_slice(&s->token),
         .content_type = slice_of(q->forward.content_type),
         .window_ms = sent->window_ends_ms - s->now_ms,
-        .attempt = d->claim.attempt + d->claim.takeovers,
+        .attempt = d->claim->attempt + d->claim->takeovers,
     };
     headers_write(&s->headers, d->arrival->message, &facts);
     struct forward_request r = {
@@ -99,7 +99,7 @@ void requests_send(struct sidecar *s, struct sidecar_queue *sq, const struct req
         .body = {d->arrival->message->body, d->arrival->message->body_len},
         .timeout_ms = exchange_limit_ms(q),
         .send_by_ms = sent->window_ends_ms, /* later another owner's token may be valid */
-        .fresh = d->claim.crashes > 0,      /* a crash must be this message's own, not the close of an old
+        .fresh = d->claim->crashes > 0,     /* a crash must be this message's own, not the close of an old
                                                connection */
     };
     FAILPOINT(FORWARD_BEFORE);

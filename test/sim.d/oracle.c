@@ -1012,7 +1012,7 @@ static void check_hold(struct world *w, const struct sidecar *s, int queue)
     /* A body without room stays until nothing else is held, if the broker drops each returned message. */
     if (d && d->wait == WAIT_ROOM && drops_first_return(&w->plan->queues[queue]))
         return;
-    if (!d || delivery_is_in_flight(d) || d->answer.accepted_until_ms || q->order.limit.count ||
+    if (!d || delivery_is_in_flight(d) || delivery_is_accepted(d) || q->order.limit.count ||
         d->arrival->copy.delivery_count >= near_count(&w->plan->queues[queue], true) ||
         s->database.down_since_ms || w->database->retries)
         return;

@@ -333,8 +333,8 @@ static bool another_can_be_tried(const struct queue *q, const struct delivery *d
         const struct delivery *other = container_of((struct link *)k, struct delivery, in_tags);
 
         if (other != d && other->wait == WAIT_BRAKE && other->op == OP_CLAIM &&
-            other->claim.attempt < q->rules.max_attempts &&
-            other->claim.takeovers < q->rules.max_attempts + 2)
+            other->claim->attempt < q->rules.max_attempts &&
+            other->claim->takeovers < q->rules.max_attempts + 2)
             return true;
     }
     return false;

@@ -72,8 +72,8 @@ static void make_token(struct sidecar *s, struct delivery *d)
 {
     uint64_t a = random_next(&s->random), b = random_next(&s->random);
 
-    memcpy(d->claim.token, &a, 8);
-    memcpy(d->claim.token + 8, &b, 8);
+    memcpy(d->claim->token, &a, 8);
+    memcpy(d->claim->token + 8, &b, 8);
 }
 
 static void fill_outcome(const struct queue *q, const struct delivery *d, struct inbox_ask *ask)
@@ -82,7 +82,7 @@ static void fill_outcome(const struct queue *q, const struct delivery *d, struct
         ask->delay_us = delivery_delay_ms(d) * 1000;
         ask->crashes = delivery_changes(d)->crashes;
         ask->unproven_step = delivery_changes(d)->unproven_step;
-        ask->batch_cap = d->claim.next_cap;
+        ask->batch_cap = d->claim->next_cap;
         ask->give_back = d->op == OP_RELEASE || !delivery_failure(d)->charged;
         ask->only_expired = delivery_fails_expired(d);
     } else if (d->op == OP_DEAD_LETTER) {
@@ -100,11 +100,11 @@ static void fill_ask(const struct queue *q, const struct delivery *d, struct bat
     struct inbox_ask *ask = &item->ask;
 
     *ask = (struct inbox_ask){.body = (uint8_t)(d->arrival->fingerprint[0] - 7),
-                              .alone = d->claim.alone,
+                              .alone = d->claim->alone,
                               .crashes = -1,
                               .unproven_step = -1,
                               .deaths = d->arrival->message ? message_deaths(d->arrival->message) : 0};
-    memcpy(ask->token, d->claim.token, 16);
+    memcpy(ask->token, d->claim->token, 16);
     fill_outcome(q, d, ask);
 }
 
@@ -295,20 +295,20 @@ static struct post *post_new(struct world *w, struct sidecar *s, int queue, cons
                        .life = s->life,
                        .queue = queue,
                        .ref = r->ref,
-                       .attempt = d->claim.attempt + d->claim.takeovers,
+                       .attempt = d->claim->attempt + d->claim->takeovers,
                        .sent_us = w->now_us,
-                       .window_us = (d->claim.window_ends_ms - world_ms(w)) * 1000,
+                       .window_us = (d->claim->window_ends_ms - world_ms(w)) * 1000,
                        .n_losses = s->n_losses,
                        .n_crashes = s->application.n_crashes,
                        .retry_after_ms = -1,
                        .named_s = -1,
                        .enveloped = r->body.len > 0,
                        .open = true};
-    memcpy(p->token, d->claim.token, 16);
+    memcpy(p->token, d->claim->token, 16);
     m->truth->posts = p;
     m->truth->n_posts++;
     TRACE(w, "sidecar %d: POST %s attempt %d%s, %zu in the request", s->index, m->truth->id, p->attempt,
-          d->claim.alone ? " alone" : "", r->n_sent);
+          d->claim->alone ? " alone" : "", r->n_sent);
     if (m->truth->character == CHARACTER_SIDECAR_BOMB && m->truth->n_bombs < m->truth->param) {
         m->truth->n_bombs++;
         s->kill_at = s->n_actions + 1;
@@ -335,11 +335,11 @@ static void forward(struct world *w, struct sidecar *s, int queue, const struct 
         const struct delivery *d = container_of(k, struct delivery, in_request);
 
         members[n] = post_new(w, s, queue, r, d);
-        if (!members[n] || (d->claim.is_behind && !n)) {
+        if (!members[n] || (d->claim->is_behind && !n)) {
             oracle_broken(w, "action", "a request for nothing");
             return;
         }
-        members[n]->before = d->claim.is_behind ? members[n - 1]->truth : NULL;
+        members[n]->before = d->claim->is_behind ? members[n - 1]->truth : NULL;
         n++;
     }
     if (!s->queues[queue].core.rules.ordered) /* there the application keeps to the order of the request */
@@ -349,7 +349,7 @@ static void forward(struct world *w, struct sidecar *s, int queue, const struct 
     members[0]->members = members;
     members[0]->n_members = n;
     w->counts.n_posts++;
-    if (n > GROUP_MOST && request_first(r)->claim.alone)
+    if (n > GROUP_MOST && request_first(r)->claim->alone)
         oracle_broken(w, "quarantine", "%zu quarantined messages are in one request", n);
     oracle_forward(w, members[0]);
     if (s->n_open == s->open_cap) {

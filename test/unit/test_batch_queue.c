@@ -82,8 +82,8 @@ static void at_database(struct world *w, struct delivery *d)
         }
         r.answer = d->op == OP_RELEASE || !delivery_failure(d)->charged ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
-        if (d->claim.next_cap > 0)
-            w->caps[n] = d->claim.next_cap;
+        if (d->claim->next_cap > 0)
+            w->caps[n] = d->claim->next_cap;
         if (delivery_changes(d)->crashes >= 0)
             w->crashes[n] = delivery_changes(d)->crashes;
         w->due[n] = w->now + delivery_delay_ms(d);
@@ -113,10 +113,10 @@ static void assert_one_kind(const struct request *r)
     {
         const struct delivery *d = container_of(k, struct delivery, in_request);
 
-        assert_int_equal(d->claim.batch_cap, first->claim.batch_cap);
-        assert_true(!d->claim.batch_cap || d->claim.failed_with == first->claim.failed_with);
+        assert_int_equal(d->claim->batch_cap, first->claim->batch_cap);
+        assert_true(!d->claim->batch_cap || d->claim->failed_with == first->claim->failed_with);
     }
-    assert_true(!first->claim.batch_cap || r->n_sent <= (size_t)first->claim.batch_cap);
+    assert_true(!first->claim->batch_cap || r->n_sent <= (size_t)first->claim->batch_cap);
 }
 
 /* Asserts that a quarantined request has the application to itself, and that a group has at most eight messages. */
@@ -125,10 +125,10 @@ static void assert_quarantine(const struct world *w, const struct request *r)
     const struct delivery *first = request_first(r);
 
     list_each(&r->members, k)
-        assert_int_equal(container_of(k, struct delivery, in_request)->claim.alone, first->claim.alone);
-    if (first->claim.alone)
+        assert_int_equal(container_of(k, struct delivery, in_request)->claim->alone, first->claim->alone);
+    if (first->claim->alone)
         assert_true(r->n_sent <= 8 && w->application.n_out == 1);
-    if (first->claim.crashes > 1)
+    if (first->claim->crashes > 1)
         assert_int_equal(r->n_sent, 1);
 }
 

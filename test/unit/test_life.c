@@ -190,6 +190,72 @@ static void test_a_bug_returns_an_ordered_queue_as_a_whole(void **state)
     bed_end(b);
 }
 
+/* --- the claim of a delivery --- */
+
+static void test_a_claim_begins_with_the_lead(void **state)
+{
+    struct queue_rules rules = bed_rules();
+    struct bed *b = bed_new(&rules, KIND_QUORUM);
+    struct delivery *d = bed_deliver(b, "m"), *follower = bed_deliver(b, "m");
+
+    assert_non_null(d->claim);
+    assert_null(follower->claim);
+    bed_row_of(b, bed_asks(b, OP_CLAIM),
+               (struct row){.answer = ROW_CLAIMED, .attempt = 1, .takeovers = 1, .unproven_ms = -1});
+    bed_does(b, ACTION_FORWARD);
+    make_bug(b, d);
+    assert_ptr_equal(follower->leader, follower);
+    assert_int_equal(follower->claim->takeovers, 1);
+    assert_int_equal(follower->claim->tried_ms, b->now);
+    assert_false(delivery_has_token(follower));
+    bed_end(b);
+}
+
+static void test_a_delivery_that_is_only_returned_has_no_claim(void **state)
+{
+    struct queue_rules rules = bed_rules();
+    struct bed *b = bed_new(&rules, KIND_CLASSIC);
+
+    queue_delivered(&b->q, b->now, bed_skipped(&b->q, "large", 1), NULL);
+    assert_int_equal(bed_newest(b)->wait, WAIT_ROOM);
+    assert_null(bed_newest(b)->claim);
+    bed_end(b);
+}
+
+static void test_a_letter_without_a_row_has_a_claim_for_its_token(void **state)
+{
+    struct queue_rules rules = bed_rules();
+    struct bed *b = bed_new(&rules, KIND_QUORUM);
+    struct arrival *a = bed_arrival(&b->q, "");
+
+    a->no_id = DEAD_NO_MESSAGE_ID;
+    queue_delivered(&b->q, b->now, a, "no id");
+    assert_non_null(bed_newest(b)->claim);
+    bed_pass(b, 1000);
+    bed_asks(b, OP_DEAD_LETTER);
+    assert_true(b->last.new_token);
+    bed_end(b);
+}
+
+/* The next step of its key wants a claim, and no rule has begun one. */
+static void test_a_copy_with_a_bug_can_be_claimed_in_its_turn(void **state)
+{
+    struct queue_rules rules = bed_rules();
+
+    rules.ordered = true;
+    struct bed *b = bed_new(&rules, KIND_QUORUM);
+    struct delivery *d = deliver_of_key(b, "m"), *copy = deliver_of_key(b, "m");
+
+    assert_ptr_equal(bed_asks(b, OP_CLAIM), d);
+    assert_null(copy->claim);
+    make_bug(b, copy);
+    assert_int_equal(copy->wait, WAIT_ORDER);
+    bed_row(b, d, ROW_COMPLETED);
+    bed_wants(copy, OP_CLAIM);
+    assert_non_null(copy->claim);
+    bed_end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +264,10 @@ int main(void)
         cmocka_unit_test(test_a_bug_requeues_the_delivery),
         cmocka_unit_test(test_a_bug_after_the_loss_of_the_channel_ends_the_delivery),
         cmocka_unit_test(test_a_bug_returns_an_ordered_queue_as_a_whole),
+        cmocka_unit_test(test_a_claim_begins_with_the_lead),
+        cmocka_unit_test(test_a_delivery_that_is_only_returned_has_no_claim),
+        cmocka_unit_test(test_a_letter_without_a_row_has_a_claim_for_its_token),
+        cmocka_unit_test(test_a_copy_with_a_bug_can_be_claimed_in_its_turn),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,7 +32,7 @@ static void carry_out(struct world *w, struct queue *q, const struct action *a)
     if (a->kind != ACTION_DATABASE || a->d->op != OP_CLAIM)
         return;
     w->n_claims++;
-    w->was_quarantined |= a->d->claim.alone;
+    w->was_quarantined |= a->d->claim->alone;
     if (w->not_due)
         queue_row(
             q, w->now, a->d->ref,
@@ -572,7 +572,7 @@ static void test_a_held_message_waits_for_an_operator_alone(void **state)
     w->can = 0;
     run(w, 70000);
     w->q[0].share->brake.on = true;
-    container_of(w->q[0].held.unacked.head.next, struct delivery, in_tags)->tried_ms = w->now;
+    container_of(w->q[0].held.unacked.head.next, struct delivery, in_tags)->claim->tried_ms = w->now;
     queue_command_give_up_held(&w->q[0], w->now, "ann", w->now);
     assert_false(container_of(w->q[0].held.unacked.head.next, struct delivery, in_tags)->given_up);
     w->can = 1u << OP_CLAIM;

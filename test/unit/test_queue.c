@@ -325,7 +325,7 @@ static void test_others_go_first_where_a_killer_is_not_charged(void **state)
     w->application.probe.at_ms = w->now + 20;
     deliver(w, 0);
     deliver(w, 1);
-    container_of(list_first(&w->q.held.wanted[OP_CLAIM]), struct delivery, in_list)->claim.crashes = 2;
+    container_of(list_first(&w->q.held.wanted[OP_CLAIM]), struct delivery, in_list)->claim->crashes = 2;
     w->q.share->brake.on = true;
     run(w, w->now + 60);
     assert_int_equal(w->n_posts[0], 0);

@@ -60,8 +60,8 @@ static void at_database(struct world *w, struct delivery *d)
     case OP_RELEASE:
         r.answer = d->op == OP_RELEASE || !delivery_failure(d)->charged ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
-        if (d->claim.next_cap > 0)
-            w->caps[n] = d->claim.next_cap;
+        if (d->claim->next_cap > 0)
+            w->caps[n] = d->claim->next_cap;
         break;
     case OP_DEAD_LETTER:
         r.answer = ROW_DEAD_LETTERED;
@@ -98,7 +98,7 @@ static void answer(struct world *w)
         int n = number_of(d);
 
         w->completed[n] |= w->status == 200 && w->q.rules.transaction && n != w->fails &&
-                           (!d->claim.is_behind || w->completed[before]);
+                           (!d->claim->is_behind || w->completed[before]);
         before = n;
     }
     w->open = NULL;
@@ -117,7 +117,7 @@ static void at_application(struct world *w, const struct request *r)
 
         len += (size_t)snprintf(w->requests + len, sizeof(w->requests) - len, "%s%d", before < 0 ? "" : " ",
                                 number_of(d));
-        if (d->claim.is_behind)
+        if (d->claim->is_behind)
             len += (size_t)snprintf(w->requests + len, sizeof(w->requests) - len, "<%d", before);
         before = number_of(d);
     }

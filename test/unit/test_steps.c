@@ -139,7 +139,7 @@ static void test_not_now_waits_as_asked(void **state)
 
         assert_int_in_range(delay_ms, cases[i].least, cases[i].most);
         assert_int_equal(d->outcome.request, REQUEST_PUT_OFF);
-        assert_int_equal(d->n_given_back, 1);
+        assert_int_equal(d->claim->n_given_back, 1);
         assert_ptr_equal(bed_asks(b, OP_RELEASE), d);
         bed_row(b, d, ROW_RELEASED);
         bed_waits(b, d, OP_CLAIM, WAIT_DUE, delay_ms);
@@ -180,7 +180,7 @@ static void test_not_now_again_and_again_waits_longer(void **state)
 
     for (int n = 1; n <= 6; n++) {
         bed_answer(b, d, 423);
-        assert_int_equal(d->n_given_back, n);
+        assert_int_equal(d->claim->n_given_back, n);
         assert_backoff(d, 1000 << (n - 1));
         bed_asks(b, OP_RELEASE);
         bed_row(b, d, ROW_RELEASED);
@@ -214,7 +214,7 @@ static void test_not_now_after_a_retry_of_a_held_message_waits_briefly(void **st
     bed_row(b, d, ROW_CLAIMED);
     bed_does(b, ACTION_FORWARD);
     bed_answer(b, d, 423);
-    assert_int_equal(d->n_given_back, 1);
+    assert_int_equal(d->claim->n_given_back, 1);
     assert_backoff(d, 1000);
     bed_end(b);
 }
@@ -227,7 +227,7 @@ static void test_what_was_not_sent_waits_for_the_probe_alone(void **state)
     bed_answer_of(b, d, (struct answer){.kind = ANSWER_UNREACHABLE, .refused = true, .retry_after_ms = -1});
     bed_wants(d, OP_RELEASE);
     assert_int_equal(delivery_delay_ms(d), 0);
-    assert_int_equal(d->n_given_back, 0);
+    assert_int_equal(d->claim->n_given_back, 0);
     assert_true(b->q.pauses[PAUSE_APPLICATION].since_ms > 0);
     assert_true(b->application.gone);
     bed_end(b);
@@ -349,11 +349,11 @@ static void test_accepted_is_watched_until_its_window_ends(void **state)
 {
     struct bed *b = bed_of(true);
     struct delivery *d = bed_sent(b, "m", 1);
-    int64_t ends = d->claim.window_ends_ms;
+    int64_t ends = d->claim->window_ends_ms;
 
     bed_answer(b, d, 202);
     bed_waits(b, d, OP_CHECK, WAIT_WATCHING, 20);
-    assert_int_equal(d->answer.accepted_until_ms, ends);
+    assert_int_equal(d->claim->accepted_until_ms, ends);
     assert_int_equal(b->application.n_accepted, 1);
     while (b->now < ends) {
         bed_pass(b, d->timer.at_ms - b->now);
@@ -372,7 +372,7 @@ static void test_accepted_is_watched_until_its_window_ends(void **state)
     assert_int_equal(b->application.n_accepted, 0); /* its slot is free */
     bed_row_of(b, d, (struct row){.answer = ROW_EXTENDED, .wait_ms = 5000, .unproven_ms = -1});
     bed_waits(b, d, OP_CHECK, WAIT_WATCHING, 20);
-    assert_int_equal(d->answer.accepted_until_ms, b->now + 5000 + 20);
+    assert_int_equal(d->claim->accepted_until_ms, b->now + 5000 + 20);
     assert_int_equal(b->application.n_accepted, 1);
     bed_pass(b, 20);
     bed_asks(b, OP_CHECK);
@@ -392,7 +392,7 @@ static void test_an_extension_of_an_accepted_message_is_seen(void **state)
     bed_pass(b, 20);
     bed_asks(b, OP_CHECK);
     bed_row_of(b, d, (struct row){.answer = ROW_CLAIMED, .wait_ms = 90000, .unproven_ms = -1});
-    assert_int_equal(d->answer.accepted_until_ms, b->now + 90000);
+    assert_int_equal(d->claim->accepted_until_ms, b->now + 90000);
     bed_end(b);
 }
 
@@ -402,7 +402,7 @@ static void test_the_end_of_a_window_revokes_the_token(void **state)
 {
     struct bed *b = bed_of(true);
     struct delivery *d = bed_sent(b, "m", 2);
-    int64_t ends = d->claim.window_ends_ms;
+    int64_t ends = d->claim->window_ends_ms;
 
     assert_int_equal(ends, b->now + BED_WINDOW_MS);
     bed_pass(b, BED_WINDOW_MS - 1);
@@ -418,7 +418,7 @@ static void test_the_end_of_a_window_revokes_the_token(void **state)
     bed_row_of(b, d, (struct row){.answer = ROW_EXTENDED, .wait_ms = 700, .unproven_ms = -1});
     assert_int_equal(d->op, OP_FORWARD);
     assert_int_equal(d->phase, PHASE_SENT);
-    assert_int_equal(d->claim.window_ends_ms, b->now + 720);
+    assert_int_equal(d->claim->window_ends_ms, b->now + 720);
     bed_pass(b, 719);
     bed_rest(b);
     bed_pass(b, 1);
@@ -464,7 +464,7 @@ static void test_a_kept_answer_is_void_when_the_token_is(void **state)
     bed_answer(b, d, 200);
     bed_row(b, d, ROW_FAILED);
     bed_waits(b, d, OP_CLAIM, WAIT_DUE, BED_WINDOW_MS);
-    assert_null(d->answer.kept);
+    assert_null(d->claim->kept);
     bed_end(b);
 }
 
@@ -562,11 +562,11 @@ static void test_a_claim_tells_the_row_to_the_delivery(void **state)
                             .unproven_ms = 250,
                             .batch_cap = 7,
                             .taken_over = true});
-    assert_int_equal(d->claim.attempt, 4);
-    assert_int_equal(d->claim.takeovers, 1);
-    assert_int_equal(d->claim.unproven_step, 3);
-    assert_int_equal(d->claim.unproven_at_ms, b->now - 250);
-    assert_int_equal(d->claim.batch_cap, 7);
+    assert_int_equal(d->claim->attempt, 4);
+    assert_int_equal(d->claim->takeovers, 1);
+    assert_int_equal(d->claim->unproven_step, 3);
+    assert_int_equal(d->claim->unproven_at_ms, b->now - 250);
+    assert_int_equal(d->claim->batch_cap, 7);
     assert_true(delivery_owns_row(d));
     bed_does(b, ACTION_FORWARD);
     assert_non_null(bed_told(b, EVENT_TAKEN_OVER));
@@ -645,8 +645,8 @@ static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
     bed_wants(d, OP_DEAD_LETTER);
     assert_int_equal(delivery_dead_letter(d)->row, LETTER_UNCLAIMED);
     assert_int_equal(delivery_dead_letter(d)->reason, DEAD_ATTEMPTS);
-    assert_int_equal(d->claim.attempt, 8);
-    assert_int_equal(d->claim.takeovers, 2);
+    assert_int_equal(d->claim->attempt, 8);
+    assert_int_equal(d->claim->takeovers, 2);
     assert_false(delivery_has_token(d));
     assert_string_equal(d->outcome.error, "answered 500");
     assert_string_equal(d->outcome.said, "answered 500: \"x\"");
@@ -683,7 +683,7 @@ static void test_each_answer_to_a_look_has_its_step(void **state)
                                 .unproven_ms = -1});
         assert_int_equal(d->wait, cases[i].wait);
         assert_string_equal(operation_infos[d->op].name, operation_infos[cases[i].op].name);
-        assert_int_equal(d->claim.crashes, cases[i].answer == ROW_DUE ? 2 : 0);
+        assert_int_equal(d->claim->crashes, cases[i].answer == ROW_DUE ? 2 : 0);
         bed_end(b);
     }
 }
@@ -802,7 +802,7 @@ static void test_a_locked_row_is_read_at_growing_intervals(void **state)
         bed_asks(b, OP_CLAIM);
         bed_row(b, d, ROW_LOCKED);
         bed_waits(b, d, OP_CLAIM, WAIT_LOCKED, waits[i]);
-        assert_int_equal(d->locked_since_ms, since);
+        assert_int_equal(d->claim->locked_since_ms, since);
         bed_pass(b, waits[i]);
     }
     bed_end(b);

@@ -4,8 +4,8 @@
 #include "onceward/base/list.h"
 #include "onceward/base/slice.h"
 #include "onceward/core/arrival.h"
+#include "onceward/core/claim.h"
 #include "onceward/core/operation.h"
-#include "onceward/core/outcome.h"
 #include "onceward/core/reasons.h"
 #include "onceward/core/request.h"
 #include "onceward/core/timers.h"
@@ -18,51 +18,6 @@
  * held.c; the other fields belong to the rules of the core. The shell reads the fields that it needs for an action,
  * and fills in the token of a claim or a dead letter. Valid from queue_delivered to the queue_reap after its end. */
 
-/* Knowledge about the row: has it this delivery's token, and the fingerprint of its body? */
-enum row_claim {
-    CLAIM_NONE,    /* neither is known */
-    CLAIM_OFFERED, /* the token may be in the row */
-    CLAIM_HELD,    /* both */
-    CLAIM_ENDED,   /* only the fingerprint: failed, released, taken over */
-};
-
-/* The claim, and the values of the row. */
-struct delivery_claim {
-    uint8_t token[16]; /* filled in by the shell for an action with new_token */
-    enum row_claim of_row;
-    bool alone;     /* claimed for quarantine */
-    bool trial;     /* claimed while the circuit breaker was on */
-    bool looked;    /* a lookup was made while it waited for a slot */
-    bool is_behind; /* claimed and sent with the previous message of its key, which its token names */
-    int attempt;    /* without takeovers */
-    int crashes, takeovers;
-    int unproven_step;
-    int64_t unproven_at_ms; /* this side's clock; -1: never */
-    int batch_cap;          /* size of its next request, since a larger one failed; 0: as configured */
-    int next_cap;           /* of the request after this one; 0: unchanged */
-    uint64_t
-        failed_with; /* request whose failure capped it: its members share requests only with each other */
-    uint64_t group;  /* quarantined together; 0: none */
-    uint32_t slot_units;    /* share of a slot, from its claim on */
-    int n_reclaims;         /* new windows for one attempt, before it is forwarded with a short one */
-    int64_t window_ends_ms; /* this side's clock, measured before the claim was sent */
-};
-
-/* The part of an answer that concerns one member. */
-struct member_answer {
-    enum verdict verdict;
-    int64_t retry_after_ms;
-    struct slice body; /* to be stored with the completion */
-};
-
-/* The application's answer, when the row must still be read. */
-struct delivery_answer {
-    int64_t accepted_until_ms;  /* 202: the row is read again until then; 0: not accepted */
-    int n_refused;              /* consecutive answers 429 and 503 to requests with several messages, */
-    uint64_t n_succeeded;       /* and the application's successes before the first of these requests */
-    struct member_answer *kept; /* arrived while the window was asked about; NULL: none. Owned */
-};
-
 /* Can the message be renewed near the delivery limit? */
 enum renewal {
     RENEWAL_OPEN,        /* yes, before it is claimed */
@@ -70,7 +25,7 @@ enum renewal {
     RENEWAL_REFUSED,     /* no */
 };
 
-/* Columns of the row that change with the end of an attempt, in addition to claim.next_cap; -1: unchanged. */
+/* Columns of the row that change with the end of an attempt, in addition to claim->next_cap; -1: unchanged. */
 struct row_changes {
     int crashes, unproven_step;
 };
@@ -186,13 +141,10 @@ struct delivery {
     enum renewal renewal;
     const char *not_renewed; /* reason for RENEWAL_REFUSED, in static memory */
     struct timer timer;
-    int64_t ready_ms; /* time since which the wanted operation may be sent */
-    int64_t tried_ms; /* time of the last forward; 0: never */
-    int64_t locked_since_ms;
-    int n_waits, n_given_back; /* consecutive waits for the database; consecutive releases without a charge */
-    struct delivery_claim claim;
+    int64_t ready_ms;        /* time since which the wanted operation may be sent */
+    int n_waits;             /* consecutive waits for the database, or for the confirm of its copy */
+    struct claim *claim;     /* since it leads its id, or is a dead letter; NULL before. Owned */
     struct request *request; /* the latest; NULL: none. The delivery is a member while in_request links it */
-    struct delivery_answer answer;
     struct delivery_outcome outcome;
 };
 
@@ -269,21 +221,31 @@ static inline bool delivery_fails_expired(const struct delivery *d)
 /* May the token of this delivery be in the row? */
 static inline bool delivery_has_token(const struct delivery *d)
 {
-    return d->claim.of_row == CLAIM_OFFERED || d->claim.of_row == CLAIM_HELD;
+    return d->claim && (d->claim->of_row == CLAIM_OFFERED || d->claim->of_row == CLAIM_HELD);
 }
 
 /* Has the row the fingerprint of this delivery's body? */
 static inline bool delivery_owns_row(const struct delivery *d)
 {
-    return d->claim.of_row == CLAIM_HELD || d->claim.of_row == CLAIM_ENDED;
+    return d->claim && (d->claim->of_row == CLAIM_HELD || d->claim->of_row == CLAIM_ENDED);
 }
 
 static inline void delivery_drop_token(struct delivery *d)
 {
-    if (d->claim.of_row == CLAIM_OFFERED)
-        d->claim.of_row = CLAIM_NONE;
-    else if (d->claim.of_row == CLAIM_HELD)
-        d->claim.of_row = CLAIM_ENDED;
+    if (delivery_has_token(d))
+        d->claim->of_row = d->claim->of_row == CLAIM_HELD ? CLAIM_ENDED : CLAIM_NONE;
+}
+
+/* Was the message answered 202? Then it keeps its slot until its row is completed. */
+static inline bool delivery_is_accepted(const struct delivery *d)
+{
+    return d->claim && d->claim->accepted_until_ms;
+}
+
+/* Was the message forwarded before? */
+static inline bool delivery_was_tried(const struct delivery *d)
+{
+    return d->claim && d->claim->tried_ms;
 }
 
 static inline bool delivery_has_ended(const struct delivery *d)

@@ -167,7 +167,7 @@ struct queue {
             uint64_t last;     /* latest message of the run; 0: none is being claimed */
             size_t left;       /* how many more may be claimed */
             size_t n_bytes;    /* of its body */
-            int cap;           /* cap of each message, as in delivery_claim; 0: none */
+            int cap;           /* cap of each message, as in struct claim; 0: none */
             uint64_t failed_with;
         } run;
         int64_t blocked_ms, priority_ms, two_ms, loop_ms; /* latest log lines of these events; 0: none */
@@ -455,7 +455,7 @@ bool queue_take_large_letter(struct queue *q);
 /* Is the row held until an operator decides, without a dead letter? */
 bool queue_letter_holds(const struct queue *q, const struct delivery *d);
 
-/* Without a row, each delivery has a dead letter of its own, identified by claim.token. The shell creates the token
+/* Without a row, each delivery has a dead letter of its own, identified by claim->token. The shell creates the token
  * when the letter `is_new`, and looks for a letter that may have been written before by that token. Only the token
  * identifies a message's letter: another message may have the same content, and each is rejected. */
 bool queue_letter_is_new(const struct delivery *d);
