@@ -239,8 +239,10 @@ void held_accept(struct queue *q, int64_t now_ms, struct delivery *d, int64_t un
     struct claim *c = d->claim;
 
     assert(until_ms >= 0 && (c || !until_ms));
-    if (!c)
+    if (!until_ms && !delivery_is_accepted(d)) {
+        account_place(q, now_ms, d);
         return;
+    }
     count_parked(q, d, -1);
     if (!c->accepted_until_ms != !until_ms) {
         int before = (int)slots_of(q->held.accepted_units);
