@@ -1647,12 +1647,17 @@ static void life_of_follower(struct queue *q, int64_t now_ms, struct consequence
         life_take(q, now_ms, c.d, FACT_LEADER, step_want(c.op));
 }
 
+static bool has_consequences(const struct queue_consequences *c)
+{
+    return c->at < c->n || c->breaker_set || c->breaker_reset;
+}
+
 /* Takes the consequences of a step, and their own, until none is left. */
 static void life_rounds(struct queue *q, int64_t now_ms)
 {
     struct queue_consequences *c = &q->consequences;
 
-    while (c->at < c->n || c->breaker_set || c->breaker_reset) {
+    while (has_consequences(c)) {
         if (c->at < c->n) {
             life_of_follower(q, now_ms, c->items[c->at++]);
         } else if (c->breaker_set) {
@@ -1663,7 +1668,7 @@ static void life_rounds(struct queue *q, int64_t now_ms)
             life_breaker_reset(q, now_ms);
         }
     }
-    assert(c->at == c->n && !c->breaker_set && !c->breaker_reset);
+    assert(!has_consequences(c));
     c->at = c->n = 0;
 }
 
@@ -1687,7 +1692,8 @@ void life_go(struct queue *q, int64_t now_ms, struct delivery *d, enum fact fact
 {
     assert(!q->consequences.n); /* steps do not nest */
     life_take(q, now_ms, d, fact, s);
-    life_rounds(q, now_ms);
+    if (has_consequences(&q->consequences)) /* most steps have none */
+        life_rounds(q, now_ms);
 }
 
 void life_send(struct queue *q, int64_t now_ms, struct request *r)
