@@ -66,7 +66,7 @@ int content_begin(struct broker *b, struct channel *c, const amqp_frame_t *frame
         t->copy.n_rejected = message_rejections(m, slice_of(c->queue));
         kind_doubt(b, c, t);
     }
-    if (fits(c, room(context, c->queue_number), t)) {
+    if (fits(c, room(context, c->queue_number, m->redelivered), t)) {
         m->body = t->copy.body_len ? mem_realloc(NULL, t->copy.body_len) : NULL;
         m->body_len = t->copy.body_len;
     } else {

@@ -104,9 +104,9 @@ bool held_can_renew(const struct queue *q, const struct delivery *d)
 
 bool held_is_near(const struct queue *q, const struct delivery *d)
 {
-    int64_t count = returns_count(&q->returns, d->arrival->copy.delivery_count);
+    int64_t count = d->arrival->copy.delivery_count;
 
-    if (!count) /* a first delivery */
+    if (count <= 0 || !returns_count(&q->returns, count)) /* a first delivery, or the queue does not count */
         return false;
     return count >=
            (held_can_renew(q, d) ? returns_renew_count(&q->returns) : returns_near_count(&q->returns));
@@ -490,13 +490,6 @@ void held_end(struct queue *q, int64_t now_ms, struct delivery *d)
     account_place(q, now_ms, d);
 }
 
-static void claim_free(struct claim *c)
-{
-    if (c)
-        free(c->kept);
-    free(c);
-}
-
 static void delivery_free(struct queue *q, struct delivery *d)
 {
     assert(delivery_has_ended(d) && !d->in_tags.next && !d->timer.slot);
@@ -507,7 +500,9 @@ static void delivery_free(struct queue *q, struct delivery *d)
     free(d->outcome.error);
     free(d->outcome.said);
     held_outcome(d, OUTCOME_NONE);
-    claim_free(d->claim);
+    if (d->claim)
+        free(d->claim->kept);
+    free(d->claim);
     free(d);
 }
 
@@ -585,7 +580,7 @@ size_t held_ordered_most(const struct queue *q)
     return q->rules.max_message_bytes + (share > HEADERS_LEAST ? share : HEADERS_LEAST);
 }
 
-void queue_room(const struct queue *q, struct queue_room *ret)
+void queue_room(const struct queue *q, bool redelivered, struct queue_room *ret)
 {
     size_t left = q->share->n_bytes < q->rules.max_bytes ? q->rules.max_bytes - q->share->n_bytes : 0;
 
@@ -599,7 +594,7 @@ void queue_room(const struct queue *q, struct queue_room *ret)
     *ret = (struct queue_room){.body = left, .whole = left, .near_count = INT64_MAX};
     /* A delivery near the limit is stored, which needs its body. Only one at a time, so that a single message exceeds
      * the bound. The queue's kind may be learnt from this very delivery. */
-    if (q->share->n_bytes <= q->rules.max_bytes)
+    if (redelivered && q->share->n_bytes <= q->rules.max_bytes)
         ret->near_count = returns_renew_count(&q->returns);
     if (!q->share->n_bytes) { /* a single message may exceed the bound, with its headers */
         ret->body = q->rules.max_message_bytes;

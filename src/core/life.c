@@ -307,7 +307,7 @@ static bool life_is_allowed(const struct queue *q, const struct delivery *d, enu
     /* No delivery of an ordered queue is returned alone: see order.c. */
     if (q->rules.ordered && to & (TO(REQUEUE) | TO(PUBLISH)))
         return false;
-    return (life_allows(d->op, d->phase, fact) | more) & to;
+    return (allowed[d->op][d->phase][fact] | more) & to;
 }
 
 /* Step in place of one that the table does not allow: the delivery is requeued, or ends without its channel.
@@ -803,6 +803,8 @@ static void life_success(struct queue *q, const struct delivery *d)
 {
     const struct request *r = d->request;
 
+    if (!q->share->brake.n && !q->share->brake.on) /* no failure that it could end */
+        return;
     /* A request that was sent before everything failed says nothing about the present. */
     if ((r && r->is_bad) ||
         (q->share->brake.on && (!r || !r->probation || r->sent_ms < q->share->brake.since_ms)))
@@ -1483,7 +1485,7 @@ static struct step life_room_due(struct queue *q, int64_t now_ms, struct deliver
 {
     struct queue_room room;
 
-    queue_room(q, &room);
+    queue_room(q, false, &room);
     if (!q->share->n_bytes || (!life_must_stay(q, d) && d->arrival->copy.n_bytes <= room.whole &&
                                pause_is_on(q, PAUSE_BYTES_FULL) == false))
         return life_requeue(q, d);

@@ -117,10 +117,9 @@ bool quarantine_is_claimed(const struct queue *q, const struct delivery *d)
     return true;
 }
 
-void quarantine_sent(struct queue *q, const struct delivery *first)
+void quarantine_sent(struct queue *q)
 {
-    if (quarantine_has(q, first))
-        q->quarantine.is_sent = true;
+    q->quarantine.is_sent = true;
 }
 
 void quarantine_leave(struct queue *q, int64_t now_ms, struct delivery *d)

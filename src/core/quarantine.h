@@ -38,8 +38,8 @@ bool quarantine_find(struct queue *q, int64_t now_ms, struct delivery *d);
 /* Is no claim of the group of d in flight? */
 bool quarantine_is_claimed(const struct queue *q, const struct delivery *d);
 
-/* The request of the group is in flight, if the first member belongs to a group. */
-void quarantine_sent(struct queue *q, const struct delivery *first);
+/* The request of the group is in flight. */
+void quarantine_sent(struct queue *q);
 
 /* d is no longer quarantined and no longer waits for it. The last member ends the group's quarantine. */
 void quarantine_leave(struct queue *q, int64_t now_ms, struct delivery *d);

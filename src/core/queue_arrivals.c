@@ -95,7 +95,7 @@ void queue_delivered(struct queue *q, int64_t now_ms, struct arrival *a, const c
     q->consumer.watch.stuck_for = NULL;
     q->consumer.watch.n_remedies = 0;
     q->consumer.watch.standby = false;
-    if (returns_limit_is_missing(&q->returns, a->copy.delivery_count)) {
+    if (a->copy.delivery_count > 0 && returns_limit_is_missing(&q->returns, a->copy.delivery_count)) {
         n = notes_tell(q, EVENT_LIMITS, NULL);
         struct buf text = {0};
 
@@ -103,11 +103,11 @@ void queue_delivered(struct queue *q, int64_t now_ms, struct arrival *a, const c
         note_text(n, "a quorum queue has delivered a message again: %s", buf_text(&text));
         buf_deinit(&text);
     }
-    if (!life_must_stay(q, d))
+    if (q->consumer.cautions & CAUTION_LIMIT && !life_must_stay(q, d))
         queue_caution_end(q, CAUTION_LIMIT);
     if (q->rules.ordered)
         order_limit_watch(q, now_ms, d);
-    if (a->message && a->no_id == DEAD_NONE)
+    if (q->commands.ids_len && a->message && a->no_id == DEAD_NONE)
         d->given_up = life_is_given_up(q, d);
     life_go(q, now_ms, d, FACT_DELIVERED,
             !a->message             ? arrived_without_body(q, now_ms, d)

@@ -423,8 +423,8 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
            a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms);
 }
 
-/* A quarantined request has the application to itself for one window, and for twice as long with each crash of its
- * members, so that a slow killer is found too. */
+/* A request whose members are all alone has the application to itself for one window, and for twice as long with each
+ * crash of its members, so that a slow killer is found too. */
 static void share_place(struct queue *q, int64_t now_ms, const struct request *r)
 {
     int64_t patience = q->rules.token_window_ms;
@@ -471,10 +471,8 @@ static int n_free_slots(const struct queue *q, int64_t now_ms)
 }
 
 /* Members of a quarantined group that did not fit in its request are claimed again, for another group. */
-static void claim_left_over(struct queue *q, int64_t now_ms, const struct delivery *sent)
+static void claim_left_over(struct queue *q, int64_t now_ms)
 {
-    if (!quarantine_has(q, sent))
-        return;
     list_each(&q->held.wanted[OP_FORWARD], k)
     {
         struct delivery *d = delivery_at(k);
@@ -524,10 +522,13 @@ bool next_forward(struct queue *q, int64_t now_ms, struct action *ret)
         request_add(r, d);
         if (batches_are_on(q))
             batches_fill(q, now_ms, r, n_free_slots(q, now_ms), may_accompany);
-        share_place(q, now_ms, r);
+        if (d->claim->alone)
+            share_place(q, now_ms, r);
         life_send(q, now_ms, r);
-        quarantine_sent(q, d);
-        claim_left_over(q, now_ms, d);
+        if (quarantine_has(q, d)) {
+            quarantine_sent(q);
+            claim_left_over(q, now_ms);
+        }
         *ret = (struct action){.kind = ACTION_FORWARD, .d = d, .request = r, .ref = r->ref};
         return true;
     }

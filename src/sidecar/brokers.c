@@ -75,7 +75,7 @@ static void delivered(struct sidecar_queue *sq, const struct broker_event *ev)
 
     a->copy = ev->copy;
     a->message = ev->message;
-    queue_delivered(&sq->core, sq->sidecar->now_ms, a, fault_is_set(&f) ? f.text : NULL);
+    queue_delivered(&sq->core, sq->sidecar->now_ms, a, f.text[0] ? f.text : NULL);
 }
 
 static const char *stream_text = "the queue is a stream: replace it with a classic or a quorum queue";
@@ -165,13 +165,13 @@ static void blocked(const struct broker_link *k, const struct broker_event *ev)
 
 /* --- the connection --- */
 
-static struct broker_room room_of(void *context, uint32_t number)
+static struct broker_room room_of(void *context, uint32_t number, bool redelivered)
 {
     struct sidecar *s = context;
     const struct sidecar_queue *sq = &s->queues[number];
     struct queue_room room;
 
-    queue_room(&sq->core, &room);
+    queue_room(&sq->core, redelivered, &room);
     return (struct broker_room){.body = room.body,
                                 .whole = room.whole,
                                 .urgent_count = room.near_count == INT64_MAX ? 0 : room.near_count,

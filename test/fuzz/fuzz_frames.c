@@ -137,9 +137,10 @@ static int answer_of(struct play *p, int r, const struct fault *f)
     return r;
 }
 
-static struct broker_room room_of(void *play, uint32_t queue)
+static struct broker_room room_of(void *play, uint32_t queue, bool redelivered)
 {
     (void)play;
+    (void)redelivered;
     MUST(queue == 1 || queue == 5 || queue == 9);
     return (struct broker_room){ROOM, SIZE_MAX, 3, URGENT_ROOM};
 }

@@ -484,7 +484,7 @@ static bool fits(const struct queue *q, const struct copy *m)
 {
     struct queue_room room;
 
-    queue_room(q, &room);
+    queue_room(q, m->redelivered, &room);
     if (m->redelivered && m->delivery_count >= room.near_count &&
         m->bytes <= (int64_t)q->rules.max_message_bytes)
         return true;

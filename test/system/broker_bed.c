@@ -139,9 +139,10 @@ struct broker *dial(const struct config_broker *c, const char *queue)
     return dial_many(c, &(struct broker_queue){.name = queue, .number = Q}, 1);
 }
 
-struct broker_room same_room(void *context, uint32_t queue)
+struct broker_room same_room(void *context, uint32_t queue, bool redelivered)
 {
     (void)queue;
+    (void)redelivered;
     return *(struct broker_room *)context;
 }
 

@@ -58,7 +58,7 @@ struct broker *dial_many(const struct config_broker *c, const struct broker_queu
 struct broker *dial(const struct config_broker *c, const char *queue);
 
 /* As broker_room_fn: the context is the struct broker_room of every queue. */
-struct broker_room same_room(void *context, uint32_t queue);
+struct broker_room same_room(void *context, uint32_t queue, bool redelivered);
 extern struct broker_room a_mib;
 
 /* The next event other than NOTHING; it must come. */

@@ -310,8 +310,9 @@ static void a_large_body_comes_beside_small_ones(void **state)
 }
 
 /* A queue has no room: only its own deliveries are skipped. */
-static struct broker_room room_of_all_but_one(void *context, uint32_t queue)
+static struct broker_room room_of_all_but_one(void *context, uint32_t queue, bool redelivered)
 {
+    (void)redelivered;
     return queue == *(uint32_t *)context ? (struct broker_room){0} : a_mib;
 }
 

@@ -489,7 +489,7 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
     large->copy.body_len = 10;
     w->q[0].rules.max_message_bytes = 64 << 10;
     w->q[0].rules.max_bytes = 512 * 64 << 10;
-    queue_room(&w->q[0], &room);
+    queue_room(&w->q[0], false, &room);
     assert_int_equal(room.body, 64 << 10);
     assert_int_equal(room.whole, 128 << 10);
     large->copy.n_bytes = room.whole + 1;     /* the connection has skipped its body */
@@ -500,7 +500,7 @@ static void test_large_headers_stop_the_queue_like_a_large_body(void **state)
     assert_int_equal(w->q[0].counts.dead.total, 0);
     assert_true(w->reopened);
     w->q[0].rules.max_bytes = 1 << 20;
-    queue_room(&w->q[0], &room);
+    queue_room(&w->q[0], false, &room);
     assert_int_equal(room.whole, (64 + 16) << 10); /* the smallest share */
     end(w);
 }

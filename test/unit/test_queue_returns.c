@@ -476,7 +476,9 @@ static void test_room_is_made_near_the_limit_before_the_kind_is_known(void **sta
         struct world *w = world(kinds[i]);
         struct queue_room room;
 
-        queue_room(&w->q, &room);
+        queue_room(&w->q, false, &room);
+        assert_true(room.near_count == INT64_MAX);
+        queue_room(&w->q, true, &room);
         assert_true(room.near_count == (kinds[i] == KIND_CLASSIC ? INT64_MAX : LIMIT - 2));
         end(w);
     }

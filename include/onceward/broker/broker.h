@@ -130,8 +130,9 @@ struct broker_room {
     bool each; /* the bounds are for each message alone; those received before it do not count */
 };
 
-/* Called for the headers of a delivery, with the queue's number. Must not call the broker. */
-typedef struct broker_room broker_room_fn(void *context, uint32_t queue);
+/* Called for the headers of a delivery, with the queue's number. urgent_count is read only for a redelivered message.
+ * Must not call the broker. */
+typedef struct broker_room broker_room_fn(void *context, uint32_t queue, bool redelivered);
 
 /* Returns the next event, without blocking. To be called until BROKER_NOTHING, even if nothing is readable. 0. -1:
  * the connection is lost (f says why), and only broker_free may follow. */

@@ -272,14 +272,14 @@ void queue_join_share(struct queue *q, struct queue *first);
 /* A delivery. The queue takes it over. why: text about an id or a key that is missing; NULL: none. Not kept. */
 void queue_delivered(struct queue *q, int64_t now_ms, struct arrival *a, const char *why);
 
-/* Memory that the next delivery may take. */
+/* Memory that the next delivery may take. redelivered: is it a redelivery? A first delivery has no near_count. */
 struct queue_room {
     size_t body, whole;
     int64_t near_count; /* a delivery with at least this count may take max_message_bytes in any case, one at
                            a time; INT64_MAX: none */
     bool each;          /* the bounds are for each message alone; those received before it do not count */
 };
-void queue_room(const struct queue *q, struct queue_room *ret);
+void queue_room(const struct queue *q, bool redelivered, struct queue_room *ret);
 
 /* Answer of the database about the operation that was sent for ref. */
 void queue_row(struct queue *q, int64_t now_ms, uint64_t ref, const struct row *r);
