@@ -6,7 +6,8 @@ the scheduler counts it; claims a second are those of one connection, without th
 
 With --memory N the server runs in a cgroup of N GiB, the pages that the kernel keeps for it included, and has a quarter of that as shared
 buffers. At the end whole rows and the compact history are then measured each for minutes, since the pages of one drive out those of the other.
-CPU beside whole rows and beside moves, and drains, are measured without the bound, with everything in memory.
+CPU beside whole rows and beside moves, and drains, are measured without the bound. Without --memory the shared buffers are a quarter of the
+machine's memory, and hold everything that claims read.
 
 --entries A,B measures only these of: levels, cpu, hashes, wal, moves, vacuum, drains. Without levels it does not stop at each of them, and
 has whole rows only for cpu, up to MANY."""
@@ -32,11 +33,14 @@ LEVELS = (100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000)
 ROUNDS, SECONDS, WARM_S, BATCH, SLICE = 5, 3.0, 5.0, 64, 16
 AT_ONCE = 16  # calls between two awakenings of the client
 LONG_WARM_S, LONG_S = 45.0, 30.0  # of each block in bounded memory
-MOVES, MOVING_SECONDS, PARTS, DRAINED = 16000, 4.0, 5, 30000
+MOVES, MOVING_SECONDS, PARTS = 16000, 4.0, 5
+DRAINED, DRAINS = 200_000, 5  # long: the first access of a backend to a page costs several times as much as each later one
+COMPACTS = {"compact_after": "1d", "retention": "30d"}  # of the drained queue: its sidecar sends the hashes of the ids
 WAL_CALLS = (4, 16, 64)  # of AT_ONCE calls, each of BATCH claims
 ROWS_OF = 15  # of so many ids one is a row
 MANY = 10_000_000  # whole rows that the claims beside the compact history are compared with
-ALONE = {"autovacuum": "off", "max_wal_size": "4GB"}  # a vacuum of one database would be measured with the others
+QUARTER_MIB = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (4 << 20)
+ALONE = {"autovacuum": "off", "max_wal_size": "16GB", "shared_buffers": f"{QUARTER_MIB}MB"}  # a vacuum of one database would be measured with the others
 
 # In the order of the index, or filling takes several times as long: of the key; of the hash index, in which the ids of a group are in few
 # buckets.
@@ -109,9 +113,9 @@ class Client:
             self.claims_at_once()
         return float(self.value("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", lsn)) / (n_calls * BATCH * AT_ONCE)
 
-    def warm(self):
+    def warm(self, mode="read"):
         self.query("CREATE EXTENSION IF NOT EXISTS pg_prewarm")
-        self.query("SELECT pg_prewarm('onceward.inbox_pkey', 'read'), pg_prewarm('onceward.history_hash', 'read')")
+        self.query("SELECT pg_prewarm('onceward.inbox_pkey', %s), pg_prewarm('onceward.history_hash', %s)", mode, mode)
 
     def forget_claims(self):
         for first in range(0, len(self.claimed), 1000):
@@ -361,18 +365,26 @@ def measure_moves(g, v):
 
 
 def measure_drains(g, v):
-    """As in a server that has run for a while, whose buffers have the pages that claims read."""
+    """As in a server that has run for a while, whose buffers have the pages that claims read. Each drain has a backend of its own, which maps
+    each of these pages at its first access; with huge pages (vm.nr_hugepages) that costs nothing."""
     labels, ratios = ["empty", "compact"] + ["rows"] * (g.done >= MANY and g.sizes != []), {}
+
+    def rate(label):
+        if label == "empty":
+            g.clients[label].query("TRUNCATE onceward.inbox")
+        found = drain(g.bed, "onceward", DRAINED, database=g.names[label], queue_options=COMPACTS)
+        g.bed.say(f"drained beside {label}: {found['rate']:,.0f}/s, {found['cpu_us']['backends']:.1f} µs of the database's CPU a message")
+        return found["rate"]
+
     for label in labels:
-        g.clients[label].claims(LONG_WARM_S)
-        g.clients[label].forget_claims()
-        drain(g.bed, "onceward", DRAINED, database=g.names[label])
-    for number in range(3):
-        rates = {label: drain(g.bed, "onceward", DRAINED, database=g.names[label])["rate"]
-                 for label in (labels if number % 2 == 0 else labels[::-1])}
+        g.clients[label].warm("buffer")
+        rate(label)
+    for number in range(DRAINS):
+        rates = {label: rate(label) for label in (labels if number % 2 == 0 else labels[::-1])}
         for label in labels:
             ratios.setdefault(label, []).append(rates[label] / rates["empty"])
     v.least("throughput, of that with an empty inbox", statistics.median(ratios["compact"]), 0.85)
+    v.tell("    of each round", ", ".join(f"{ratio:.2f}" for ratio in ratios["compact"]))
     if "rows" in ratios:
         v.tell("    and with whole rows", f"{statistics.median(ratios['rows']):.2f}")
 
