@@ -423,8 +423,8 @@ static bool may_forward(const struct queue *q, int64_t now_ms, const struct deli
            a->n_out + a->n_accepted < limiter_room(&a->limiter, now_ms);
 }
 
-/* A request whose members are all alone has the application to itself for one window, and for twice as long with each
- * crash of its members, so that a slow killer is found too. */
+/* A quarantined request has the application to itself for one window, and for twice as long with each crash of its
+ * members, so that a slow killer is found too. */
 static void share_place(struct queue *q, int64_t now_ms, const struct request *r)
 {
     int64_t patience = q->rules.token_window_ms;
