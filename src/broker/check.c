@@ -6,9 +6,9 @@
 
 enum { THE_QUEUE = 0 };
 
-static struct broker_room no_room(void *context, uint32_t queue)
+static struct broker_room no_room(void *context, uint32_t queue, bool redelivered)
 {
-    (void)context, (void)queue;
+    (void)context, (void)queue, (void)redelivered;
     return (struct broker_room){0};
 }
 
