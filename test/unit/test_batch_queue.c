@@ -755,6 +755,28 @@ static int answers_each(struct world *w, const struct request *r)
     return 200;
 }
 
+static int says_the_third_attempt(struct world *w, const struct request *r)
+{
+    static const char attempt[] = "\"attempt\":3,";
+
+    assert_non_null(memmem(r->body.data, r->body.len, attempt, sizeof(attempt) - 1));
+    return 200;
+}
+
+/* Each takeover is an attempt for the application, which may have begun its work. */
+static void a_takeover_counts_as_an_attempt_in_the_body(void **state)
+{
+    struct world *w = world_of(0, true, says_the_third_attempt);
+
+    for (int i = 0; i < N; i++) {
+        w->takeovers[i] = 2;
+        deliver(w, i, 0);
+    }
+    run(w, 600000);
+    assert_true(w->n_requests > 0);
+    end(w);
+}
+
 /* Two sidecars have died with these messages, perhaps because of one of them; a third one has died with a group. */
 static void after_the_second_takeover_messages_go_in_groups(void **state)
 {
@@ -1164,6 +1186,7 @@ int main(void)
         cmocka_unit_test(a_killer_among_many_is_found_after_two_crashes),
         cmocka_unit_test(a_killer_in_response_is_found_by_groups_too),
         cmocka_unit_test(after_the_second_takeover_messages_go_in_groups),
+        cmocka_unit_test(a_takeover_counts_as_an_attempt_in_the_body),
         cmocka_unit_test(after_a_restart_the_suspects_go_in_groups),
         cmocka_unit_test(a_message_that_waits_alone_stays_alone_when_requests_grow),
         cmocka_unit_test(a_bad_deployment_sets_the_circuit_breaker),

@@ -1063,6 +1063,30 @@ static int always_busy(struct world *w, int message, int attempt)
     return 429;
 }
 
+static int never_ready(struct world *w, int message, int attempt)
+{
+    return 503;
+}
+
+static void test_the_reason_of_a_lower_limit_names_the_status(void **state)
+{
+    static const struct {
+        int (*status)(struct world *w, int message, int attempt);
+        const char *reason;
+    } cases[] = {{always_busy, "answered 429"}, {never_ready, "answered 503"}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(cases[i].status);
+
+        for (int m = 0; m < 16; m++)
+            deliver(w, m);
+        run(w, w->now + 60000);
+        assert_non_null(limiter_reason(&w->q.share->limiter));
+        assert_string_equal(limiter_reason(&w->q.share->limiter), cases[i].reason);
+        end(w);
+    }
+}
+
 /* A cancel would hand the queue to a waiting replica. */
 static void test_a_single_active_consumer_is_never_cancelled_for_credit(void **state)
 {
@@ -1664,6 +1688,7 @@ int main(void)
         cmocka_unit_test(test_after_an_unclean_end_one_delivery_comes_first),
         cmocka_unit_test(test_after_an_unclean_end_a_lost_database_shows_nothing),
         cmocka_unit_test(test_credit_is_renewed_before_the_former_consumer_is_cancelled),
+        cmocka_unit_test(test_the_reason_of_a_lower_limit_names_the_status),
         cmocka_unit_test(test_a_single_active_consumer_is_never_cancelled_for_credit),
         cmocka_unit_test(test_a_single_active_consumer_hands_the_queue_on_when_its_database_is_gone),
         cmocka_unit_test(test_a_retry_looks_at_once),
