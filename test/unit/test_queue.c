@@ -1063,6 +1063,38 @@ static int always_busy(struct world *w, int message, int attempt)
     return 429;
 }
 
+/* The delivery limit decides how many messages may be taken. */
+static void test_nothing_is_consumed_before_the_limits_of_the_queue_are_known(void **state)
+{
+    struct world *w = world(good);
+
+    queue_channel_lost(&w->q, w->now, 0, "lost");
+    queue_channel_open(&w->q, w->now, 2, 3, 0, KIND_CLASSIC);
+    queue_limits_await(&w->q);
+    run(w, w->now + 60000);
+    assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
+    queue_limits_known(&w->q, &(struct queue_limits){.read = true});
+    run(w, w->now + 100);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    end(w);
+}
+
+/* A queue that was missing is consumed as soon as it exists again, also if it is empty. */
+static void test_a_queue_that_exists_again_is_consumed_at_once(void **state)
+{
+    struct world *w = world(good);
+
+    queue_channel_lost(&w->q, w->now, 404, "no queue");
+    queue_depth(&w->q, w->now, -1, true);
+    queue_channel_open(&w->q, w->now, 2, 3, 0, KIND_CLASSIC);
+    run(w, w->now + 10);
+    assert_int_equal(w->q.consumer.state, CONSUMER_NONE);
+    queue_depth(&w->q, w->now, 0, false);
+    run(w, w->now + 10);
+    assert_int_equal(w->q.consumer.state, CONSUMER_ACTIVE);
+    end(w);
+}
+
 static int never_ready(struct world *w, int message, int attempt)
 {
     return 503;
@@ -1689,6 +1721,8 @@ int main(void)
         cmocka_unit_test(test_after_an_unclean_end_a_lost_database_shows_nothing),
         cmocka_unit_test(test_credit_is_renewed_before_the_former_consumer_is_cancelled),
         cmocka_unit_test(test_the_reason_of_a_lower_limit_names_the_status),
+        cmocka_unit_test(test_nothing_is_consumed_before_the_limits_of_the_queue_are_known),
+        cmocka_unit_test(test_a_queue_that_exists_again_is_consumed_at_once),
         cmocka_unit_test(test_a_single_active_consumer_is_never_cancelled_for_credit),
         cmocka_unit_test(test_a_single_active_consumer_hands_the_queue_on_when_its_database_is_gone),
         cmocka_unit_test(test_a_retry_looks_at_once),
