@@ -3,6 +3,7 @@
 import datetime
 import itertools
 import json
+import signal
 import subprocess
 import threading
 import time
@@ -685,7 +686,7 @@ def partitions_keep_the_order(bed, ordered, names):
         wait_until(lambda: len(bed.app.effects()) > n, "something is done")
         for r in replicas:
             if turn % 2:
-                assert r.term() == 0
+                assert r.term() in (0, -signal.SIGTERM)  # the others may be done before this one has begun to catch signals
             else:
                 r.kill()
             r.start()
