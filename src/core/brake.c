@@ -111,8 +111,7 @@ bool brake_succeeded(struct brake *b)
 {
     bool was_on = b->on;
 
-    if (b->n || b->on)
-        brake_init(b, b->threshold);
+    brake_init(b, b->threshold);
     return was_on;
 }
 
