@@ -675,7 +675,7 @@ struct step life_reject_again(struct queue *q, int64_t now_ms, struct delivery *
     return life_reject();
 }
 
-/* A message without a row has no claim. `unsure` survives from an earlier try, which may have written a
+/* A delivery without a row drops its token. `unsure` survives from an earlier try, which may have written a
  * letter. */
 static void letter_set(struct delivery *d, enum dead_reason why, enum letter_row row)
 {
