@@ -9,7 +9,7 @@ from . import faults, peer_groups, plot, targets
 SHOWN = ((targets.DRAIN, "rate", "Messages a second"), (targets.DRAIN, "cpu_us.consumer", "CPU of the consumer, µs a message"),
          (targets.DRAIN, "rss_peak", "Anonymous memory of the consumer, MiB"),
          (targets.STEADY, "p50_ms", "Median time from publish to POST at 1,000 messages a second"),
-         (targets.STEADY, "p99_ms", "99th percentile of the time from publish to POST at 1,000 messages a second"))
+         (targets.STEADY, "p99_ms", "p99 from publish to POST at 1,000 messages a second"))
 NAMES = {"onceward": "Onceward, over TCP", "onceward-unix": "Onceward, over Unix sockets", "node": "Node (amqplib, pg, undici)",
          "python": "Python (pika, psycopg2), 8 processes", "forwards-only": "bound: a C program that forwards and acks, without an inbox",
          "acks-only": "bound: a C program that only acks"}
