@@ -120,7 +120,7 @@ class CompletesAfterTheAnswer(Right):
         body = self.read()
         self.answer(202 if body == b"" else 200)
         self.wfile.flush()
-        time.sleep(0.1)  # otherwise it may be completed before anybody can look
+        time.sleep(0.1)  # the application works after its answer
         self.consume(body)
 
 
