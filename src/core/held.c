@@ -104,9 +104,9 @@ bool held_can_renew(const struct queue *q, const struct delivery *d)
 
 bool held_is_near(const struct queue *q, const struct delivery *d)
 {
-    int64_t count = d->arrival->copy.delivery_count;
+    int64_t count = returns_count(&q->returns, d->arrival->copy.delivery_count);
 
-    if (count <= 0 || !returns_count(&q->returns, count)) /* a first delivery, or the queue does not count */
+    if (!count) /* a first delivery */
         return false;
     return count >=
            (held_can_renew(q, d) ? returns_renew_count(&q->returns) : returns_near_count(&q->returns));
