@@ -119,7 +119,8 @@ static void assert_one_kind(const struct request *r)
     assert_true(!first->claim->batch_cap || r->n_sent <= (size_t)first->claim->batch_cap);
 }
 
-/* Asserts that a quarantined request has the application to itself, and that a group has at most eight messages. */
+/* Asserts that a quarantined request has the application to itself, and that a group has at most eight messages, none
+ * of which joins it later. */
 static void assert_quarantine(const struct world *w, const struct request *r)
 {
     const struct delivery *first = request_first(r);
@@ -128,6 +129,8 @@ static void assert_quarantine(const struct world *w, const struct request *r)
         assert_int_equal(container_of(k, struct delivery, in_request)->claim->alone, first->claim->alone);
     if (first->claim->alone)
         assert_true(r->n_sent <= 8 && w->application.n_out == 1);
+    if (first->claim->group && first->claim->group == w->q.quarantine.number)
+        assert_true(w->q.quarantine.is_sent);
     if (first->claim->crashes > 1)
         assert_int_equal(r->n_sent, 1);
 }

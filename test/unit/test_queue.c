@@ -749,6 +749,30 @@ static void test_a_message_that_kills_the_application_dies_alone(void **state)
     end(w);
 }
 
+static int third_kills_once_and_hangs(struct world *w, int message, int attempt)
+{
+    if (message != 3)
+        return 200;
+    return attempt == 1 ? 0 : UNANSWERED;
+}
+
+/* A request whose tokens are extended could otherwise keep the others from the application for hours. */
+static void test_a_quarantined_request_has_the_application_for_one_window(void **state)
+{
+    struct world *w = world(third_kills_once_and_hangs);
+
+    w->application.rules.has_ready_url = true;
+    deliver(w, 3);
+    for (int i = 0; i < 200 && w->n_posts[3] < 2; i++)
+        run(w, w->now + 250);
+    assert_int_equal(w->n_posts[3], 2);
+    assert_true(w->application.place.taken);
+    assert_in_range(w->application.place.until_ms, w->now + BED_WINDOW_MS, w->now + BED_WINDOW_MS + 1000);
+    w->status = good;
+    run(w, w->now + 24 * 3600000);
+    end(w);
+}
+
 static int third_kills_beside_long_jobs(struct world *w, int message, int attempt)
 {
     if (message == 3)
@@ -1705,6 +1729,7 @@ int main(void)
         cmocka_unit_test(test_a_refused_message_dies_as_soon_as_another_succeeds),
         cmocka_unit_test(test_a_message_that_always_fails_dies_after_its_attempts),
         cmocka_unit_test(test_a_message_that_kills_the_application_dies_alone),
+        cmocka_unit_test(test_a_quarantined_request_has_the_application_for_one_window),
         cmocka_unit_test(test_one_that_waits_to_go_alone_behind_the_brake_lets_the_others_go),
         cmocka_unit_test(test_one_that_waits_to_go_alone_in_a_paused_queue_keeps_nothing_free),
         cmocka_unit_test(test_when_everything_fails_nothing_dies),
