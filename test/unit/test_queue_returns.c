@@ -159,6 +159,19 @@ static void deliver(struct world *w, int64_t delivery_count, uint64_t body_len)
     deliver_rejected(w, 0, delivery_count, body_len);
 }
 
+static void test_an_unknown_limit_is_told_at_the_first_redelivery(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->q.returns.configured = LIMIT_UNKNOWN;
+    deliver(w, 0, 10);
+    assert_false(w->q.returns.told);
+    w->id = "m2";
+    deliver(w, 1, 10);
+    assert_true(w->q.returns.told);
+    end(w);
+}
+
 static void test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit(void **state)
 {
     for (int count = 0; count < LIMIT; count++) {
@@ -992,6 +1005,7 @@ static void test_a_standby_may_consume_and_a_paused_queue_may_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_an_unknown_limit_is_told_at_the_first_redelivery),
         cmocka_unit_test(test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit),
         cmocka_unit_test(test_what_cannot_be_published_is_stored_near_the_limit),
         cmocka_unit_test(test_a_refused_permission_is_tried_again_after_a_minute),
