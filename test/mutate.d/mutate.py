@@ -5,9 +5,9 @@
     test/mutate --show held.c:120            the mutants of a line, without running them
     test/mutate --run held.c:120             the same, each run
 
-Each mutant is compiled and run against the tests of the core until one fails: first the unit programs, then a few seeds of the simulator and
-its short scenarios, then all seeds and the long scenarios. A mutant whose object file equals the original's is no mistake, and does not count;
-nor does one that test/mutate.d/equivalent judges. Survivors are printed with their line.
+Each mutant is compiled and run against the tests of the core until one fails: first the unit programs, then a few seeds of the simulator, the
+unit programs with sanitizers, the short scenarios, and last all seeds and the long scenarios. A mutant whose object file equals the original's is
+no mistake, and does not count; nor does one that test/mutate.d/equivalent judges. Survivors are printed with their line.
 
 A test may take ten times the CPU time that it takes with the original. A mutant that takes more does not end, and is counted apart. The result
 depends on --seed and the sources alone, not on other work of the machine."""
@@ -45,19 +45,21 @@ FAILS, ENDLESS = "fails", "does not end"
 
 
 class Test:
-    """A command that is run against each mutant."""
+    """A command of a build that is run against each mutant."""
 
-    def __init__(self, name, words):
-        self.name, self.words, self.limit_s = name, words, LEAST_S
+    def __init__(self, build, name, words):
+        self.build, self.name, self.words, self.limit_s = build, name, words, LEAST_S
 
     def run(self, library, limit_s):
         """None: it passes. Else FAILS or ENDLESS."""
         def limits():
             resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+            if not self.build.sanitizers:  # which reserve terabytes
+                resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
-        env = {**os.environ, "LD_LIBRARY_PATH": library, "TZ": "UTC"}
+        env = {**os.environ, "LD_LIBRARY_PATH": library, "TZ": "UTC", "ASAN_OPTIONS": f"hard_rss_limit_mb={MEMORY >> 20}",
+               "UBSAN_OPTIONS": "halt_on_error=1"}
         with subprocess.Popen(self.words, env=env, cwd=library, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                               preexec_fn=limits) as process:
             timer = threading.Timer(WALL_S, process.kill)
@@ -70,26 +72,27 @@ class Test:
             return None
         return ENDLESS if self.used_s >= limit_s else FAILS
 
-    def measure(self, library):
+    def measure(self):
         """Runs it with the original; False: it fails."""
-        passes = self.run(library, 3600) is None
+        passes = self.run(self.build.folder, 3600) is None
         self.limit_s = max(LEAST_S, int(self.used_s * SLOWER) + 1)
         return passes
 
 
-class Tree:
+class Build:
     """A build of its own. The core is a shared library, so a mutant costs one object and one link."""
 
-    def __init__(self, root, folder, options):
-        self.root, self.folder, self.seeds, self.quick = root, folder, options.seeds, options.quick
-        self.build = os.path.join(root, ".build-mutate")
-        self.originals, self.lock = {}, threading.Lock()
+    def __init__(self, root, folder, name, sanitizers):
+        self.root, self.folder, self.sanitizers = root, os.path.join(folder, name), sanitizers
+        self.build = os.path.join(root, ".build-mutate", name)
+        self.flags = ["-fsanitize=" + sanitizers] if sanitizers else []
 
-    def make(self):
+    def make(self, targets):
+        os.mkdir(self.folder)
         if not os.path.exists(os.path.join(self.build, "build.ninja")):
-            subprocess.run(["meson", "setup", self.build, self.root, "-Dbuildtype=plain", "-Doptimization=2", "-Dc_args=-DONCEWARD_FAILPOINTS"],
+            how = ["-Doptimization=1", "-Db_lundef=false", "-Db_sanitize=" + self.sanitizers] if self.sanitizers else ["-Doptimization=2"]
+            subprocess.run(["meson", "setup", self.build, self.root, "-Dbuildtype=plain", "-Dc_args=-DONCEWARD_FAILPOINTS", *how],
                            check=True, stdout=subprocess.DEVNULL)
-        targets = [*self.units(), "test/sim.d/test_sim"]
         subprocess.run(["ninja", "-C", self.build, "libonceward.a", *targets], check=True, stdout=subprocess.DEVNULL)
         with open(os.path.join(self.build, "compile_commands.json"), encoding="utf-8") as f:
             entries = [entry for entry in json.load(f) if entry["output"].startswith("libonceward.a.p/")]
@@ -98,17 +101,9 @@ class Tree:
         self.objects = core
         members = subprocess.run(["ar", "t", "libonceward.a"], cwd=self.build, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
         rest = [path for path in (os.path.join(self.build, name) for name in members) if path not in core.values()]
-        self.shared("rest", self.folder, rest, self.libraries("test/sim.d/test_sim"))
+        self.shared("rest", self.folder, rest, self.libraries(targets[0]))
         self.link(self.folder, {})
-        programs = [self.program(target) for target in targets]
-        self.tests = self.all_tests(programs)
-
-    def units(self):
-        """The unit programs that look at the core; the others cannot see it."""
-        for path in source.find(self.root, (os.path.join("test", "unit"),), (".c",)):
-            with open(os.path.join(self.root, path), encoding="utf-8") as f:
-                if CORE.search(f.read()):
-                    yield path[:-2]
+        self.programs = [self.program(target) for target in targets]
 
     def last_command(self, target):
         done = subprocess.run(["ninja", "-C", self.build, "-t", "commands", target], check=True, stdout=subprocess.PIPE, text=True)
@@ -121,33 +116,16 @@ class Tree:
         """The program of a target, linked with the shared libraries."""
         own = [word for word in self.last_command(target) if word.endswith(".o") or "--wrap" in word]
         path = os.path.join(self.folder, os.path.basename(target))
-        subprocess.run(["cc", "-o", path, *own, "-L" + self.folder, "-lonceward-core", "-lonceward-rest", "-Wl,-rpath," + self.folder,
+        subprocess.run(["cc", *self.flags, "-o", path, *own, "-L" + self.folder, "-lonceward-core", "-lonceward-rest", "-Wl,-rpath," + self.folder,
                         *self.libraries(target), "-lm", "-pthread"], cwd=self.build, check=True)
         return path
 
     def shared(self, name, folder, objects, libraries):
-        subprocess.run(["cc", "-shared", "-Wl,-Bsymbolic", "-o", os.path.join(folder, f"libonceward-{name}.so"), *objects, *libraries, "-lm"],
-                       cwd=self.build, check=True)
+        subprocess.run(["cc", *self.flags, "-shared", "-Wl,-Bsymbolic", "-o", os.path.join(folder, f"libonceward-{name}.so"), *objects, *libraries,
+                        "-lm"], cwd=self.build, check=True)
 
     def link(self, folder, replaced):
         self.shared("core", folder, [replaced.get(path, path_o) for path, path_o in self.objects.items()], [])
-
-    def all_tests(self, programs):
-        """The tests in the order in which they run: what takes long, last."""
-        sim = programs.pop()
-        names = subprocess.run([sim, "--measured", "list"], env={**os.environ, "LD_LIBRARY_PATH": self.folder}, check=True, stdout=subprocess.PIPE,
-                               text=True).stdout.split()
-        few = min(FEW_SEEDS, self.seeds)
-
-        def scenarios(wanted):
-            return [Test(f"scenario {name}", [sim, "--measured", name]) for name in names if wanted(name)]
-
-        return [*(Test(os.path.basename(program), [program]) for program in programs),
-                Test(f"seeds to {few}", [sim, "--no-shrink", "--seeds", f"1..{few}"]),
-                *scenarios(lambda name: name not in LONG),
-                *([Test(f"seeds to {self.seeds}", [sim, "--no-shrink", "--seeds", f"{few + 1}..{self.seeds}"])] if self.seeds > few else []),
-                Test("outbox seeds", [sim, "--outbox", "--seeds", f"1..{OUTBOX_SEEDS}"]),
-                *([] if self.quick else scenarios(lambda name: name in LONG))]
 
     def compile(self, path, text, out):
         """The object of a file with this text in `out`, or False where it does not compile. Nothing but the text tells two objects apart."""
@@ -167,12 +145,67 @@ class Tree:
                               stderr=subprocess.DEVNULL)
         return done.returncode == 0
 
+    def mutant(self, folder, mutant):
+        """Links the mutant's core into a new folder."""
+        os.mkdir(folder)
+        out = os.path.join(folder, "mutant.o")
+        if not self.compile(mutant.path, mutant.text, out):
+            raise RuntimeError(f"{mutant.path}:{mutant.line}: {mutant.what}: compiles without sanitizers only")
+        self.link(folder, {mutant.path: out})
+
+
+class Tree:
+    """The builds and their tests."""
+
+    def __init__(self, root, folder, options):
+        self.root, self.folder, self.seeds, self.quick, self.no_simulator = root, folder, options.seeds, options.quick, options.units
+        self.plain, self.checked = Build(root, folder, "plain", ""), Build(root, folder, "checked", "address,undefined")
+        self.originals, self.lock = {}, threading.Lock()
+
+    def make(self):
+        units = list(self.units())
+        self.plain.make(["test/sim.d/test_sim", *units])
+        self.checked.make(units)
+        self.tests = self.all_tests()
+
+    def units(self):
+        """The unit programs that look at the core; the others cannot see it."""
+        for path in source.find(self.root, (os.path.join("test", "unit"),), (".c",)):
+            with open(os.path.join(self.root, path), encoding="utf-8") as f:
+                if CORE.search(f.read()):
+                    yield path[:-2]
+
+    def all_tests(self):
+        """The tests in the order in which they run: what takes long, last."""
+        sim, *programs = self.plain.programs
+        names = subprocess.run([sim, "--measured", "list"], env={**os.environ, "LD_LIBRARY_PATH": self.plain.folder}, check=True,
+                               stdout=subprocess.PIPE, text=True).stdout.split()
+        few = min(FEW_SEEDS, self.seeds)
+
+        def simulator(name, *words):
+            return Test(self.plain, name, [sim, *words])
+
+        def scenarios(wanted):
+            return [simulator(f"scenario {name}", "--measured", name) for name in names if wanted(name)]
+
+        plain = [Test(self.plain, os.path.basename(program), [program]) for program in programs]
+        checked = [Test(self.checked, os.path.basename(program) + " with sanitizers", [program]) for program in self.checked.programs]
+        if self.no_simulator:
+            return [*plain, *checked]
+        return [*plain,
+                simulator(f"seeds to {few}", "--no-shrink", "--seeds", f"1..{few}"),
+                *checked,
+                *scenarios(lambda name: name not in LONG),
+                *([simulator(f"seeds to {self.seeds}", "--no-shrink", "--seeds", f"{few + 1}..{self.seeds}")] if self.seeds > few else []),
+                simulator("outbox seeds", "--outbox", "--seeds", f"1..{OUTBOX_SEEDS}"),
+                *([] if self.quick else scenarios(lambda name: name in LONG))]
+
     def original(self, path):
         """The digest of the object of a file as it is, compiled once."""
         with self.lock:
             if path not in self.originals:
                 out = os.path.join(self.folder, "original.o")
-                if not self.compile(path, read(self.root, path), out):
+                if not self.plain.compile(path, read(self.root, path), out):
                     raise RuntimeError(f"{path} does not compile")
                 self.originals[path] = digest(out)
             return self.originals[path]
@@ -202,13 +235,17 @@ def judge(tree, mutant):
     """(verdict, test): the verdict is FAILS, ENDLESS, "survived", "same" (the object file is the original's) or "invalid" (does not compile)."""
     with tempfile.TemporaryDirectory(prefix="onceward-mutant-") as folder:
         out = os.path.join(folder, "mutant.o")
-        if not tree.compile(mutant.path, mutant.text, out):
+        if not tree.plain.compile(mutant.path, mutant.text, out):
             return "invalid", None
         if digest(out) == tree.original(mutant.path):
             return "same", None
-        tree.link(folder, {mutant.path: out})
+        tree.plain.link(folder, {mutant.path: out})
+        folders = {tree.plain: folder}
         for test in tree.tests:
-            verdict = test.run(folder, test.limit_s)
+            if test.build not in folders:
+                folders[test.build] = os.path.join(folder, "checked")
+                test.build.mutant(folders[test.build], mutant)
+            verdict = test.run(folders[test.build], test.limit_s)
             if verdict:
                 return verdict, test.name
     return "survived", None
@@ -268,6 +305,7 @@ def main():
     parser.add_argument("--file", metavar="PART", help="only of files whose name contains PART")
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="seeds of the simulator for each (500)")
     parser.add_argument("--quick", action="store_true", help="without the scenarios that take seconds: for a first look")
+    parser.add_argument("--units", action="store_true", help="without the simulator: while a unit test is written")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="at once (the number of processors)")
     parser.add_argument("--verbose", action="store_true", help="print the mistakes that were found, too")
     parser.add_argument("--show", metavar="FILE:LINE", help="print the mutants of a line and run nothing")
@@ -289,7 +327,7 @@ def main():
         tree = Tree(root, folder, options)
         tree.make()
         for test in tree.tests:
-            if not test.measure(folder):
+            if not test.measure():
                 print(f"The sources as they are fail: {test.name}")
                 return 2
         print(f"{len(everything)} mutants of {options.file or 'all files'}; all {len(tree.tests)} tests take "
