@@ -358,7 +358,7 @@ static void test_traceparent(void **state)
 
 static void test_tracestate(void **state)
 {
-    static char long_value[300] = "k=";
+    static char long_value[300] = "k=", long_key[257 + 2];
     struct {
         struct slice value;
         bool valid;
@@ -369,6 +369,21 @@ static void test_tracestate(void **state)
         {TEXT("a=1,,b=2,"), true},
         {TEXT("0a@b-_*/c=v!#~ x"), true},
         {TEXT("a= x"), true},
+        {TEXT("a=1\t,b=2"), true}, /* blanks around a member are not part of it */
+        {TEXT("a=1 \t \t,b=2"), true},
+        {TEXT("a=1, \t \tb=2"), true},
+        {TEXT("a= ,b=2"), false},
+        {TEXT("a=1 b"), true},
+        {TEXT("a==1"), false},
+        {TEXT("a=\x1F"
+              "1"),
+         false},
+        {TEXT("a=~"), true},
+        {TEXT("a=\x7F"), false},
+        {TEXT("a=1,ab=1,b=1"), true},
+        {TEXT("a=1,b=1,a=1"), false},
+        {{long_key + 1, 256 + 2}, true},
+        {{long_key, 257 + 2}, false},
         {{long_value, 2 + 256}, true},
         {{long_value, 2 + 257}, false},
         {TEXT(""), false},
@@ -394,6 +409,8 @@ static void test_tracestate(void **state)
     (void)state;
 
     memset(long_value + 2, 'v', sizeof(long_value) - 2);
+    memset(long_key, 'k', 257);
+    memcpy(long_key + 257, "=v", 2);
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct field headers[] = {F_STRING("traceparent", TRACE), F_STRING("tracestate", "")};
         struct message m = {.headers = headers, .n_headers = 2};
@@ -582,6 +599,50 @@ static void test_bytes_are_bounded(void **state)
     assert_value("Onceward-Headers-Dropped", "1");
 }
 
+/* The table's JSON is exactly as long as the bound that is checked before it is written. */
+static void test_a_table_that_fits_is_sent(void **state)
+{
+    static char text[OPTIONAL_BYTES_MAX];
+    struct field header = F_INT("", FIELD_I8, 7);
+    struct message m = {.headers = &header, .n_headers = 1};
+    (void)state;
+
+    memset(text, '_', sizeof(text)); /* no name of a field of its own */
+    for (size_t key = 1; key <= 4; key++) {
+        m.routing_key = (struct slice){text, key};
+        for (size_t len = 3000; len < 3100; len++) {
+            size_t json = sizeof("{\"\":7}") - 1 + len, base64 = (json * 4 + 2) / 3;
+            bool fits =
+                sizeof("Amqp-Routing-Key: \r\n") - 1 + key + sizeof("Amqp-Headers: \r\n") - 1 + base64 <=
+                OPTIONAL_BYTES_MAX;
+
+            header.name = (struct slice){text, len};
+            write_block(&m, &usual);
+            assert_int_equal(value_of("Amqp-Headers") ? strlen(value_of("Amqp-Headers")) : 0,
+                             fits ? base64 : 0);
+            assert_value("Onceward-Headers-Dropped", fits ? NULL : "1");
+        }
+    }
+}
+
+static void test_a_batch(void **state)
+{
+    struct batch_facts facts = {.n = 12, .consumer = TEXT("or/ders"), .window_ms = 30000};
+    (void)state;
+
+    headers_write_batch(&block, &facts);
+    assert_null(header_block_fault(&block));
+    assert_block("Content-Type: application/json\n"
+                 "Accept-Encoding: identity\n"
+                 "Onceward-Batch: 12\n"
+                 "Onceward-Consumer: or%2Fders\n"
+                 "Onceward-Token-Window-Ms: 30000\n");
+    assert_int_equal(block.n, 5);
+    facts.window_ms = -1; /* has passed */
+    headers_write_batch(&block, &facts);
+    assert_value("Onceward-Token-Window-Ms", "0");
+}
+
 /* The buffer grows at another place for each length. */
 static void test_every_length_of_id(void **state)
 {
@@ -662,6 +723,8 @@ int main(void)
         cmocka_unit_test(test_content_encoding),
         cmocka_unit_test(test_traceparent),
         cmocka_unit_test(test_tracestate),
+        cmocka_unit_test(test_a_table_that_fits_is_sent),
+        cmocka_unit_test(test_a_batch),
         cmocka_unit_test(test_cloudevents),
         cmocka_unit_test(test_plain_headers),
         cmocka_unit_test(test_many_headers),

@@ -297,6 +297,66 @@ static void test_join(void **state)
     buf_deinit(&id);
 }
 
+static const struct identity_source key_header = {IDENTITY_HEADER, TEXT("key"), NULL, 0};
+static const struct identity_source key_none = {IDENTITY_HEADER, TEXT("none"), NULL, 0};
+static const struct identity_source key_empty = {IDENTITY_HEADER, TEXT("empty"), NULL, 0};
+static const struct identity_source key_route = {IDENTITY_ROUTING_KEY, TEXT(""), NULL, 0};
+
+/* The first source with a value decides. A key is not a message id: it may have any length and any bytes. */
+static void test_order_keys(void **state)
+{
+    struct field headers[] = {F_STRING("key", "k\0"), F_STRING("empty", "")};
+    struct message m = message_with(headers, COUNT(headers));
+    struct identity_source parts[] = {key_header, key_none};
+    struct identity_source half = {.kind = IDENTITY_JOIN, .parts = parts, .n_parts = 2};
+    const struct {
+        struct identity_source sources[3];
+        size_t n;
+        struct slice key; /* empty: none */
+    } cases[] = {
+        {{key_header, key_route}, 2, TEXT("k\0")},
+        {{key_route, key_header}, 2, TEXT("route")},
+        {{key_none, key_header}, 2, TEXT("k\0")},
+        {{key_empty, key_none, key_route}, 3, TEXT("route")},
+        {{half, key_route}, 2, TEXT("route")},
+        {{key_none, key_empty}, 2, TEXT("")},
+        {{key_none}, 1, TEXT("")},
+        {{key_header}, 0, TEXT("")},
+    };
+    struct buf room = {0};
+    (void)state;
+
+    m.routing_key = TEXT("route");
+    buf_add_text(&room, "old");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        uint8_t expected[16] = {0}, got[16] = {0};
+
+        if (cases[i].key.len)
+            fingerprint_make(cases[i].key.data, cases[i].key.len, expected);
+        assert_int_equal(key_make(cases[i].sources, cases[i].n, &m, NULL, &room, got), cases[i].key.len > 0);
+        assert_memory_equal(got, expected, sizeof(got));
+    }
+    headers[0].bytes = (struct slice){long_text, 400};
+    uint8_t expected[16], got[16];
+    fingerprint_make(long_text, 400, expected);
+    assert_true(key_make(&key_header, 1, &m, NULL, &room, got));
+    assert_memory_equal(got, expected, sizeof(got));
+    buf_deinit(&room);
+}
+
+static void test_a_missing_key_names_its_sources(void **state)
+{
+    const struct identity_source sources[] = {key_header, key_route};
+    struct fault f = {0};
+    (void)state;
+
+    key_missing(sources, 1, &f);
+    assert_string_equal(f.text, "the message has no key: looked for header:key");
+    f = (struct fault){0};
+    key_missing(sources, 2, &f);
+    assert_string_equal(f.text, "the message has no key: looked for header:key, routing_key");
+}
+
 static void test_no_sources(void **state)
 {
     struct message m = {0};
@@ -331,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_property),    cmocka_unit_test(test_header_kinds),
         cmocka_unit_test(test_order),       cmocka_unit_test(test_json_and_digest),
         cmocka_unit_test(test_cloudevents), cmocka_unit_test(test_join),
+        cmocka_unit_test(test_order_keys),  cmocka_unit_test(test_a_missing_key_names_its_sources),
         cmocka_unit_test(test_no_sources),  cmocka_unit_test(test_fingerprint),
     };
 

@@ -108,6 +108,22 @@ static void test_names_without_values(void **state)
     assert_string_equal(buf_text(&names),
                         "the properties type, app_id, timestamp and the headers x-id, a\\x1b[2J and 1 more");
     buf_reset(&names);
+    message_add_names(m, 3, &names);
+    assert_non_null(strstr(buf_text(&names), " and the headers x-id, a\\x1b[2J, third"));
+    assert_null(strstr(buf_text(&names), "more"));
+    buf_reset(&names);
+    message_add_names(m, 0, &names);
+    assert_string_equal(buf_text(&names), "the properties type, app_id, timestamp and 3 more");
+    buf_reset(&names);
+    m->n_headers = 0;
+    m->properties[PROPERTY_TYPE] = m->properties[PROPERTY_APP_ID] = (struct slice){0};
+    m->has_delivery_mode = m->has_priority = true;
+    message_add_names(m, 2, &names);
+    assert_string_equal(buf_text(&names), "the properties delivery_mode, priority, timestamp and no headers");
+    m->n_headers = COUNT(headers);
+    buf_reset(&names);
+    m->properties[PROPERTY_TYPE] = m->properties[PROPERTY_APP_ID] = TEXT("");
+    m->has_delivery_mode = m->has_priority = false;
     char long_name[101] = {0};
     memset(long_name, 'n', 100);
     memcpy(long_name + 47, "\xC3\xA9", 2);
@@ -130,13 +146,10 @@ static void test_deaths(void **state)
     struct field negative[] = {F_INT("count", FIELD_I64, -5)};
     struct field huge[] = {F_UINT("count", FIELD_U64, UINT64_MAX)};
     struct field entries[] = {
-        F_CHILDREN("", FIELD_TABLE, first),
-        F_CHILDREN("", FIELD_TABLE, second),
-        F_INT("", FIELD_I64, 100),
-        F_CHILDREN("", FIELD_TABLE, none),
-        F_CHILDREN("", FIELD_TABLE, negative),
-        F_CHILDREN("", FIELD_TABLE, huge),
-        F_CHILDREN("", FIELD_TABLE, huge),
+        F_CHILDREN("", FIELD_TABLE, first), F_CHILDREN("", FIELD_TABLE, second),
+        F_CHILDREN("", FIELD_ARRAY, first), /* not a table */
+        F_CHILDREN("", FIELD_TABLE, none),  F_CHILDREN("", FIELD_TABLE, negative),
+        F_CHILDREN("", FIELD_TABLE, huge),  F_CHILDREN("", FIELD_TABLE, huge),
     };
     struct field header = F_CHILDREN("x-death", FIELD_ARRAY, entries);
     struct message m = {.headers = &header, .n_headers = 1};

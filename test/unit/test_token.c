@@ -208,12 +208,69 @@ static void test_one_text_for_one_value(void **state)
     buf_deinit(&key);
 }
 
+/* A token that names a previous message has its secret last, behind that message's key. */
+static void test_a_token_behind_another_message(void **state)
+{
+    struct buf text = {0}, key = {0};
+    struct slice consumer, id;
+    uint8_t out[TOKEN_SECRET];
+    (void)state;
+
+    buf_add_text(&text, "before ");
+    token_write_behind(&text, TEXT("orders"), TEXT("m-2"), TEXT("m-1"), secret);
+    assert_string_equal(buf_text(&text), "before ow1.b3JkZXJzAG0tMg.b3JkZXJzAG0tMQ." SECRET_TEXT);
+    assert_int_equal(token_read((struct slice){text.data + 7, text.len - 7}, &key, &consumer, &id, out), 1);
+    buf_reset(&text);
+    token_write_behind(&text, (struct slice){long_text, 255}, (struct slice){long_text, 255},
+                       (struct slice){long_text, 255}, secret);
+    assert_true(text.len <= TOKEN_BEHIND_MAX);
+    buf_deinit(&text);
+    buf_deinit(&key);
+}
+
+static void test_tokens_of_one_claim(void **state)
+{
+#define KEY    "ow1.b3JkZXJzAG0tMg."
+#define BEFORE "b3JkZXJzAG0tMQ."
+    static const struct {
+        struct slice token, other;
+        bool same;
+    } cases[] = {
+        {TEXT(KEY SECRET_TEXT), TEXT(KEY SECRET_TEXT), true},
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT(KEY SECRET_TEXT), true},
+        {TEXT(KEY SECRET_TEXT), TEXT(KEY BEFORE SECRET_TEXT), false}, /* the claim's own token names none */
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT("ow1.b3JkZXJzAG0tMw." SECRET_TEXT), false},
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT("ow1." BEFORE SECRET_TEXT), false},
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT(KEY "BAEC__4FBgcICQoLDA0O8w"), false}, /* first character */
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT(KEY "AAEC__4FBgcICQoLDA0O8g"), false}, /* last character */
+        {TEXT(KEY SECRET_TEXT), TEXT(KEY "AAEC__4FBgcICQoLDA0O8g"), false},
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT(KEY "AEC__4FBgcICQoLDA0O8w"), false}, /* a short secret */
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT(KEY "." SECRET_TEXT), false},         /* a long one */
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT("ow1"), false},
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT("ow1."), false},
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT("ow1.b3JkZXJzAG0tMg"), false},
+        {TEXT(KEY BEFORE SECRET_TEXT), TEXT(""), false},
+        {TEXT(""), TEXT(KEY SECRET_TEXT), false},
+    };
+#undef KEY
+#undef BEFORE
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++)
+        assert_int_equal(token_is_same(cases[i].token, cases[i].other), cases[i].same);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_known_text),
-        cmocka_unit_test(test_bad_keys),   cmocka_unit_test(test_malformed),
-        cmocka_unit_test(test_too_long),   cmocka_unit_test(test_one_text_for_one_value),
+        cmocka_unit_test(test_a_token_behind_another_message),
+        cmocka_unit_test(test_tokens_of_one_claim),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_known_text),
+        cmocka_unit_test(test_bad_keys),
+        cmocka_unit_test(test_malformed),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_one_text_for_one_value),
     };
 
     memset(long_text, 'x', sizeof(long_text));
