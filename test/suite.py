@@ -30,9 +30,9 @@ CHAOS = ("--seed", "20", "--minutes", "0.6", "--rate", "16")  # each order is an
 SKIPPED = 77
 PYTEST_NOTHING = 5  # pytest's exit status when it selected no test
 AGAIN_AT_MOST = 8
-IN_RELEASE = "^(dead_port|sim|sim_measured)$"  # without a sanitizer there are more requests in the first
+IN_RELEASE = "^(dead_port|sim|sim_measured|sim_traces)$"  # without a sanitizer there are more requests in the first
 # Without a sanitizer these take a quarter of the computing time: 43 s instead of 153 s. sim_short runs with one.
-NOT_SANITIZED = "^(sim|sim_measured)$"
+NOT_SANITIZED = "^(sim|sim_measured|sim_traces)$"
 
 
 FAST_PLACE, FAST_PLACE_NEEDS = "/dev/shm", 6 << 30  # bytes; a run has had 1.1 GiB there at most

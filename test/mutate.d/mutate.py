@@ -6,8 +6,9 @@
     test/mutate --run held.c:120             the same, each run
 
 Each mutant is compiled and run against the tests of the core until one fails: first the unit programs, then a few seeds of the simulator, the
-unit programs with sanitizers, the short scenarios, and last all seeds and the long scenarios. A mutant whose object file equals the original's is
-no mistake, and does not count; nor does one that test/mutate.d/equivalent judges. Survivors are printed with their line.
+unit programs with sanitizers, the short scenarios, all seeds, the recorded traces, and last the long scenarios. The recorded traces know no rule:
+they tell only that the core decides otherwise. So the share without them is printed as well. A mutant whose object file equals the original's is no
+mistake, and does not count; nor does one that test/mutate.d/equivalent judges. Survivors are printed with their line.
 
 A test may take ten times the CPU time that it takes with the original. A mutant that takes more does not end, and is counted apart. The result
 depends on --seed and the sources alone, not on other work of the machine."""
@@ -42,6 +43,7 @@ SLOWER, LEAST_S, MEMORY = 10, 5, 4 << 30
 WALL_S = 3600  # a test that waits without computing; no test of the core does
 
 FAILS, ENDLESS = "fails", "does not end"
+TRACES = "recorded traces"
 
 
 class Test:
@@ -198,6 +200,7 @@ class Tree:
                 *scenarios(lambda name: name not in LONG),
                 *([simulator(f"seeds to {self.seeds}", "--no-shrink", "--seeds", f"{few + 1}..{self.seeds}")] if self.seeds > few else []),
                 simulator("outbox seeds", "--outbox", "--seeds", f"1..{OUTBOX_SEEDS}"),
+                simulator(TRACES, "--traces", os.path.join(self.root, "test", "sim.d", "traces")),
                 *([] if self.quick else scenarios(lambda name: name in LONG))]
 
     def original(self, path):
@@ -287,8 +290,8 @@ def report(options, judgements, began):
         if test:
             print(f"{times:6} found by {test}")
     found, mistakes = counts[FAILS] + counts[ENDLESS], n - counts["equivalent"]
-    print(f"{found} of {mistakes} mistakes found ({100 * found / max(mistakes, 1):.1f} %; {counts[ENDLESS]} of them do not end), "
-          f"{counts['survived']} survived; {counts['equivalent']} more are judged equivalent; seed {options.seed}, {time.monotonic() - began:.0f} s, "
+    print(f"{found} of {mistakes} mistakes found ({100 * found / max(mistakes, 1):.1f} %; without the traces "
+          f"{100 * (found - by[TRACES]) / max(mistakes, 1):.1f} %; {counts[ENDLESS]} of them do not end), {counts['survived']} survived; {counts['equivalent']} more are judged equivalent; seed {options.seed}, {time.monotonic() - began:.0f} s, "
           f"{sum(os.times()[:4]):.0f} s of CPU time")
 
 

@@ -2,6 +2,7 @@
 #include "differential.h"
 #include "measured.h"
 #include "outbox_sim.h"
+#include "recorded.h"
 #include "run.h"
 
 #include <getopt.h>
@@ -16,6 +17,7 @@ static const char usage_text[] =
     "usage: test/sim [--mutant NAME] [--seeds A..B | --seed N] [--seconds S] [--trace] [--no-shrink] [--jobs N]\n"
     "       test/sim --outbox [--seeds A..B | --seed N [--trace]]\n"
     "       test/sim --measured [NAME | list]\n"
+    "       test/sim --traces FILE | --record FILE\n"
     "       test/sim --mutants [NAME...] | --save-mutant NAME WHAT\n"
     "       test/sim --differential DRIVER CONNECTION\n"
     "\n"
@@ -36,6 +38,9 @@ static const char usage_text[] =
     "seed runs both\n"
     "  --measured     runs the measured scenarios (throughput beside bad answers, crashes, outages, …), or "
     "one; each says what it measured, and what it asks for\n"
+    "  --traces FILE  compares what happens in 300 runs, and in 100 of the outbox, with the hashes in that file "
+    "(test/sim.d/traces)\n"
+    "  --record FILE  writes the file again, after a change of behaviour\n"
     "  --mutants      builds and runs each mutant: the oracle must catch it within 4,000 seeds\n"
     "  --save-mutant  writes the changes that are not staged as a mutant, and undoes them\n"
     "  --differential asks the simulated inbox and the real functions the same, at random: DRIVER is the "
@@ -92,7 +97,7 @@ static void report(const struct options *o, struct plan *p, struct outcome *out)
     }
     plan_print(p);
     if (o->trace)
-        run_plan(p, true, out, NULL, NULL);
+        run_plan(p, TRACE_PRINT, out, NULL, NULL);
     else
         printf("Its story: test/sim --seed %llu --trace\n", (unsigned long long)p->seed);
 }
@@ -102,7 +107,7 @@ static bool outbox_breaks(uint64_t seed, bool trace)
 {
     struct outcome out;
 
-    outbox_run(seed, trace, &out);
+    outbox_run(seed, trace ? TRACE_PRINT : TRACE_NONE, &out);
     if (out.broken)
         printf(
             "seed %llu: BROKEN outbox, %s at %.3f s: %s\nIts story: test/sim --outbox --seed %llu --trace\n",
@@ -133,7 +138,7 @@ static int run_seeds(const struct options *o, uint64_t from, uint64_t step)
         struct outcome out;
 
         plan_make(&p, seed);
-        run_plan(&p, o->trace && o->from == o->to && !o->shrink, &out, NULL, NULL);
+        run_plan(&p, o->trace && o->from == o->to && !o->shrink ? TRACE_PRINT : TRACE_NONE, &out, NULL, NULL);
         n_runs++;
         n_deliveries += out.counts.n_deliveries;
         n_posts += out.counts.n_posts;
@@ -147,7 +152,7 @@ static int run_seeds(const struct options *o, uint64_t from, uint64_t step)
             return 1;
         }
         if (o->trace && o->from == o->to && o->shrink)
-            run_plan(&p, true, &out, NULL, NULL);
+            run_plan(&p, TRACE_PRINT, &out, NULL, NULL);
         plan_deinit(&p);
     }
     printf("%llu runs, %llu deliveries, %llu requests: no promise broken; %.0f deliveries a second of CPU "
@@ -204,12 +209,12 @@ static int hunt(bool outbox)
     alarm(MUTANT_S); /* a mistake may also loop */
     for (uint64_t seed = 1; seed <= (outbox ? OUTBOX_MUTANT_SEEDS : MUTANT_SEEDS); seed++) {
         if (outbox) {
-            outbox_run(seed, false, &out);
+            outbox_run(seed, TRACE_NONE, &out);
         } else {
             struct plan p;
 
             plan_make(&p, seed);
-            run_plan(&p, false, &out, NULL, NULL);
+            run_plan(&p, TRACE_NONE, &out, NULL, NULL);
             plan_deinit(&p);
         }
         if (out.broken) {
@@ -231,7 +236,8 @@ int main(int argc, char **argv)
         {"seeds", 1, NULL, 's'},        {"seed", 1, NULL, 's'},      {"seconds", 1, NULL, 't'},
         {"trace", 0, NULL, 'v'},        {"no-shrink", 0, NULL, 'n'}, {"measured", 0, NULL, 'P'},
         {"hunt", 0, NULL, 'H'},         {"outbox", 0, NULL, 'O'},    {"jobs", 1, NULL, 'j'},
-        {"differential", 0, NULL, 'D'}, {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0}};
+        {"differential", 0, NULL, 'D'}, {"traces", 1, NULL, 'T'},    {"record", 1, NULL, 'R'},
+        {"help", 0, NULL, 'h'},         {NULL, 0, NULL, 0}};
     struct options o = {.from = 1, .to = 500, .shrink = true, .jobs = 1};
     bool outbox = false, hunts = false;
     int c, what = 's';
@@ -265,6 +271,10 @@ int main(int argc, char **argv)
         case 'O':
             outbox = true;
             break;
+        case 'T':
+            return recorded_compare(optarg);
+        case 'R':
+            return recorded_write(optarg);
         case 'P':
         case 'D':
             what = c;

@@ -10,15 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const int64_t START_US = 1000000000;
-
 static int64_t first_sent_us(const struct truth *t)
 {
     const struct post *p = t->posts;
 
     while (p && p->next)
         p = p->next;
-    return p ? p->sent_us - START_US : INT64_MAX;
+    return p ? p->sent_us - WORLD_START_US : INT64_MAX;
 }
 
 static void look(struct world *w, void *context)
@@ -28,7 +26,7 @@ static void look(struct world *w, void *context)
     f->first_after_us = INT64_MAX;
     for (size_t i = 0; i < w->n_truths; i++) {
         const struct truth *t = &w->truths[i];
-        int64_t at = t->done_us - START_US;
+        int64_t at = t->done_us - WORLD_START_US;
         bool done = t->row.status == INBOX_COMPLETED;
 
         f->n[t->character]++;
@@ -68,7 +66,7 @@ void measure(struct plan *p, struct figures *f)
     *f = (struct figures){.after_us = after_us};
     p->no_checks_of_progress = true;
     plan_sort(p);
-    run_plan(p, false, &f->out, look, f);
+    run_plan(p, TRACE_NONE, &f->out, look, f);
     plan_deinit(p);
 }
 
@@ -511,7 +509,7 @@ static void found(struct report *r)
         struct figures f = {0};
 
         plan_make(&p, seeds[i]);
-        run_plan(&p, false, &f.out, NULL, NULL);
+        run_plan(&p, TRACE_NONE, &f.out, NULL, NULL);
         plan_deinit(&p);
         snprintf(name, sizeof(name), "seed %llu", (unsigned long long)seeds[i]);
         verdict(r, &f, true, name, f.out.broken ? f.out.text : "no promise broken");

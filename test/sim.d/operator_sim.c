@@ -32,7 +32,7 @@ static void give_up_unfinished(struct world *w)
 {
     uint64_t own = random_mix(w->plan->seed ^ 0x24) ^ (uint64_t)w->now_us;
 
-    bool all = w->plan->given_up_us && w->now_us - 1000000000 >= w->plan->given_up_us;
+    bool all = w->plan->given_up_us && w->now_us - WORLD_START_US >= w->plan->given_up_us;
 
     if (!all && (!w->plan->jitter || random_mix(w->plan->seed ^ 0x24) % 8))
         return;

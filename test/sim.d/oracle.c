@@ -1085,8 +1085,30 @@ void oracle_started(struct world *w, const struct sidecar *s)
         w->oracle->silence[s->index][i] = (struct oracle_silence){.progress_us = w->now_us};
 }
 
+/* The figures of a stats line. */
+static void trace_figures(struct world *w, const struct sidecar *s, int queue)
+{
+    const struct queue *q = &s->queues[queue].core;
+    const struct queue_counts *c = &q->counts;
+
+    TRACE(
+        w,
+        "sidecar %d: queue %d is %s: received %llu completed %llu duplicates %llu retried %llu given back %llu "
+        "dead %llu unkeyed %llu renewed %llu suppressed %llu; limit %d (%s), batch size %zu, in flight %zu, "
+        "parked %zu, held %zu of %zu bytes, oldest %lld ms",
+        s->index, queue, queue_states[queue_state(q)].name, (unsigned long long)c->received.total,
+        (unsigned long long)c->completed.total, (unsigned long long)c->duplicates.total,
+        (unsigned long long)c->retried.total, (unsigned long long)c->given_back.total,
+        (unsigned long long)c->dead.total, (unsigned long long)c->unkeyed.total,
+        (unsigned long long)c->renewed.total, (unsigned long long)c->suppressed.total, queue_limit(q),
+        queue_limit_reason(q) ? queue_limit_reason(q) : "", queue_batch_size(q), queue_n_in_flight(q),
+        queue_n_parked(q), queue_n_held(q), q->held.n_bytes, (long long)queue_oldest_ms(q, world_ms(w)));
+}
+
 void oracle_second(struct world *w)
 {
+    bool figures = (w->now_us - WORLD_START_US) / 1000000 % 10 == 0;
+
     for (int i = 0; i < w->plan->n_sidecars; i++)
         if (w->sidecars[i]->alive && w->now_us >= w->sidecars[i]->frozen_until_us &&
             !w->sidecars[i]->draining)
@@ -1104,6 +1126,9 @@ void oracle_second(struct world *w)
         for (int q = 0; q < w->plan->n_queues; q++)
             if (w->sidecars[i]->alive && w->now_us >= w->sidecars[i]->frozen_until_us)
                 promises_second(w, w->sidecars[i], q);
+    for (int i = 0; figures && i < w->plan->n_sidecars; i++)
+        for (int q = 0; w->sidecars[i]->alive && q < w->plan->n_queues; q++)
+            trace_figures(w, w->sidecars[i], q);
 }
 
 /* --- the end --- */
@@ -1192,7 +1217,7 @@ void oracle_end(struct world *w)
     if (t)
         oracle_broken(w, "unsettled",
                       "%lld s after the last fault %s is not settled: row status %d attempt %d",
-                      (long long)((w->now_us - 1000000000 - w->plan->quiet_us) / 1000000), t->id,
+                      (long long)((w->now_us - WORLD_START_US - w->plan->quiet_us) / 1000000), t->id,
                       t->row.status, t->row.attempt);
     for (size_t i = 0; i < w->n_truths; i++) {
         t = &w->truths[i];

@@ -100,7 +100,8 @@ struct relay {
 struct sim {
     uint64_t random;
     int64_t now_ms;
-    bool trace, calm;
+    struct trace trace;
+    bool calm;
     struct sim_row rows[N_ROWS_MAX];
     size_t n_rows;
     size_t position; /* rows before it are done, according to the database */
@@ -152,11 +153,21 @@ static void broken(struct sim *s, const char *check, const char *format, ...)
     s->out->at_us = s->now_ms * 1000;
 }
 
-static void say(const struct sim *s, size_t relay, const char *what, int64_t a, int64_t b)
+static void tell(struct sim *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void tell(struct sim *s, const char *format, ...)
 {
-    if (s->trace)
-        printf("%8lld ms  relay %zu  %s %lld %lld\n", (long long)s->now_ms, relay, what, (long long)a,
-               (long long)b);
+    va_list args;
+
+    va_start(args, format);
+    trace_line(&s->trace, s->now_ms * 1000, format, args);
+    va_end(args);
+}
+
+static void say(struct sim *s, size_t relay, const char *what, int64_t a, int64_t b)
+{
+    if (s->trace.mode)
+        tell(s, "relay %zu  %s %lld %lld", relay, what, (long long)a, (long long)b);
 }
 
 static bool chance(struct sim *s, unsigned n)
@@ -760,6 +771,35 @@ static void database_step(struct sim *s, size_t r)
             answer(s, r, &k->replies[i]);
 }
 
+static void tell_action(struct sim *s, size_t r, const struct outbox_action *a)
+{
+    static const char *const kinds[] = {
+        [OUTBOX_REGISTER] = "registers",
+        [OUTBOX_LEASE] = "asks for the lease",
+        [OUTBOX_GIVE_UP] = "gives the lease up",
+        [OUTBOX_RESTORE] = "restores",
+        [OUTBOX_LOOK] = "looks up",
+        [OUTBOX_READ] = "reads",
+        [OUTBOX_SEND] = "sends",
+        [OUTBOX_DEAD_LETTERS] = "writes dead letters",
+        [OUTBOX_WRITE] = "writes the position",
+        [OUTBOX_PARKED_LIST] = "lists parked rows",
+        [OUTBOX_PARKED_READ] = "reads parked rows",
+        [OUTBOX_UNPARK] = "deletes parked rows",
+        [OUTBOX_TURN] = "turns",
+        [OUTBOX_TELL] = "tells",
+    };
+    const struct outbox *o = &s->relays[r].o;
+
+    if (s->trace.mode)
+        tell(
+            s,
+            "relay %zu  %s row %lld batch %s seq %lld n %d told %d %s; %zu rows, %zu parked, %zu bytes, lag %lld ms",
+            r, kinds[a->kind], a->row ? (long long)a->row->seq : -1, a->batch ? a->batch->text : "",
+            (long long)a->seq, a->n, (int)a->told, a->text ? a->text : "", o->rows.len, o->parked_rows.len,
+            o->n_bytes, (long long)o->lag_ms);
+}
+
 static void relay_act(struct sim *s, size_t r)
 {
     struct relay *k = &s->relays[r];
@@ -770,6 +810,7 @@ static void relay_act(struct sim *s, size_t r)
             broken(s, "busy", "more than %d actions in a millisecond", ACTIONS_MAX);
             return;
         }
+        tell_action(s, r, &a);
         if (a.kind == OUTBOX_SEND)
             send(s, r, &a);
         else if (a.kind != OUTBOX_TELL)
@@ -922,14 +963,14 @@ static void look(struct sim *s)
         broken(s, "stuck", "the position is %zu of %zu rows", s->position, s->n_rows);
 }
 
-void outbox_run(uint64_t seed, bool trace, struct outcome *out)
+void outbox_run(uint64_t seed, enum trace_mode trace, struct outcome *out)
 {
     struct sim *s = mem_zalloc(1, sizeof(*s));
 
     *out = (struct outcome){0};
     s->random = seed * 0x9e3779b97f4a7c15u + 7;
     s->out = out;
-    s->trace = trace;
+    s->trace.mode = trace;
     s->now_ms = 1000;
     s->holder = N_RELAYS_MAX;
     s->n_relays = 1 + (size_t)random_below(&s->random, N_RELAYS_MAX);
@@ -958,6 +999,7 @@ void outbox_run(uint64_t seed, bool trace, struct outcome *out)
     for (size_t r = 0; r < s->n_relays; r++)
         if (s->relays[r].alive)
             outbox_deinit(&s->relays[r].o);
+    out->trace_hash = s->trace.hash;
     free(s->parked);
     free(s);
 }

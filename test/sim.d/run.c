@@ -16,7 +16,6 @@
 #include <string.h>
 
 enum { SECOND = 1000000 };
-static const int64_t START_US = 1000000000;
 
 static struct truth *truth_of(struct world *w, int number)
 {
@@ -76,7 +75,7 @@ static void publish_all(struct world *w)
             }
             t->n_open_copies++;
             t->other_body |= m->other_body;
-            world_at(w, START_US + m->at_us, publish, (void *)m, (uint64_t)(t - w->truths), 0);
+            world_at(w, WORLD_START_US + m->at_us, publish, (void *)m, (uint64_t)(t - w->truths), 0);
         }
 }
 
@@ -110,7 +109,7 @@ static void set_up(struct world *w)
     for (int i = 0; i < p->n_sidecars; i++)
         sidecar_start(w, w->sidecars[i]);
     for (size_t i = 0; i < p->n_faults; i++)
-        world_at(w, START_US + p->faults[i].at_us, break_it, &p->faults[i], 0, 0);
+        world_at(w, WORLD_START_US + p->faults[i].at_us, break_it, &p->faults[i], 0, 0);
     world_at(w, w->now_us, second, NULL, 0, 0);
 }
 
@@ -180,12 +179,12 @@ static void run_to_its_end(struct world *w)
     bool settled;
 
     if (p->stop_us)
-        settled = run_until(w, START_US + p->stop_us, true);
+        settled = run_until(w, WORLD_START_US + p->stop_us, true);
     else
-        settled = run_until(w, START_US + p->quiet_us, p->n_faults == 0);
+        settled = run_until(w, WORLD_START_US + p->quiet_us, p->n_faults == 0);
     if (!w->ended && !p->stop_us && (p->n_faults || !settled)) {
         make_quiet(w);
-        run_until(w, START_US + p->quiet_us + p->settle_us, true);
+        run_until(w, WORLD_START_US + p->quiet_us + p->settle_us, true);
     }
     w->oracle->settled_us = w->now_us;
 }
@@ -199,12 +198,13 @@ static void tear_down(struct world *w)
     world_deinit(w);
 }
 
-void run_plan(const struct plan *p, bool trace, struct outcome *ret, looks_fn *looks, void *context)
+void run_plan(const struct plan *p, enum trace_mode trace, struct outcome *ret, looks_fn *looks,
+              void *context)
 {
     struct world w;
 
     world_init(&w, p);
-    w.trace = trace;
+    w.trace.mode = trace;
     set_up(&w);
     run_to_its_end(&w);
     if (!w.ended && !p->no_checks_of_progress) {
@@ -215,10 +215,11 @@ void run_plan(const struct plan *p, bool trace, struct outcome *ret, looks_fn *l
     if (looks)
         looks(&w, context);
     *ret = (struct outcome){.broken = w.oracle->check[0] != 0,
-                            .at_us = w.oracle->at_us - START_US,
-                            .settled_us = w.oracle->settled_us - START_US,
+                            .at_us = w.oracle->at_us - WORLD_START_US,
+                            .settled_us = w.oracle->settled_us - WORLD_START_US,
                             .counts = w.counts};
     snprintf(ret->check, sizeof(ret->check), "%s", w.oracle->check);
     snprintf(ret->text, sizeof(ret->text), "%s", w.oracle->text);
+    ret->trace_hash = w.trace.hash;
     tear_down(&w);
 }

@@ -118,6 +118,17 @@ static bool is_in(const struct batch *b, const struct batch_item *item)
     return false;
 }
 
+static void trace_ask(struct world *w, const struct sidecar *s, const struct batch_item *item)
+{
+    const struct inbox_ask *ask = &item->ask;
+
+    TRACE(w, "sidecar %d: %s %s%s%s%s%s%s%s delay %lld crashes %d step %d cap %d reason %d", s->index,
+          operation_infos[item->op].name, item->truth->id, item->rowless ? " rowless" : "",
+          ask->alone ? " alone" : "", ask->only_expired ? " expired" : "", ask->give_back ? " uncharged" : "",
+          ask->holds ? " held" : "", ask->looked_for ? " again" : "", (long long)ask->delay_us, ask->crashes,
+          ask->unproven_step, ask->batch_cap, (int)item->reason);
+}
+
 static void add_item(struct world *w, struct sidecar *s, int queue, struct delivery *d, bool new_token)
 {
     int kind = batch_kind_of(&s->queues[queue].core, d->op);
@@ -145,7 +156,7 @@ static void add_item(struct world *w, struct sidecar *s, int queue, struct deliv
                                   d->op == OP_DEAD_LETTER ? delivery_dead_letter(d)->reason : DEAD_NONE};
 
     fill_ask(&s->queues[queue].core, d, &item);
-    TRACE(w, "sidecar %d: %s %s", s->index, operation_infos[d->op].name, m->truth->id);
+    trace_ask(w, s, &item);
     if (d->op == OP_DEAD_LETTER && !d->arrival->message)
         oracle_broken(w, "letter", "%s is buried without its body", m->truth->id);
     if (is_in(b, &item))
@@ -307,8 +318,9 @@ static struct post *post_new(struct world *w, struct sidecar *s, int queue, cons
     memcpy(p->token, d->claim->token, 16);
     m->truth->posts = p;
     m->truth->n_posts++;
-    TRACE(w, "sidecar %d: POST %s attempt %d%s, %zu in the request", s->index, m->truth->id, p->attempt,
-          d->claim->alone ? " alone" : "", r->n_sent);
+    TRACE(w, "sidecar %d: POST %s attempt %d%s, %zu in the request, for %lld us, envelope %llx", s->index,
+          m->truth->id, p->attempt, d->claim->alone ? " alone" : "", r->n_sent, (long long)p->window_us,
+          (unsigned long long)(r->body.len ? trace_hash(0, r->body.data, r->body.len) : 0));
     if (m->truth->character == CHARACTER_SIDECAR_BOMB && m->truth->n_bombs < m->truth->param) {
         m->truth->n_bombs++;
         s->kill_at = s->n_actions + 1;
@@ -402,7 +414,7 @@ static void publish_arrives(struct world *w, void *object, uint64_t unused, uint
 {
     struct renewal_sim *p = object;
     struct copy *m = p->copy;
-    bool calm = !w->plan->jitter || w->now_us - 1000000000 >= w->plan->quiet_us;
+    bool calm = !w->plan->jitter || w->now_us - WORLD_START_US >= w->plan->quiet_us;
 
     (void)unused;
     (void)unused2;
@@ -491,10 +503,10 @@ static void give_away(struct world *w, struct sidecar *s, int queue, const struc
 
 static void tell(struct world *w, struct sidecar *s, int queue, const struct note *n)
 {
-    if (w->trace)
-        world_tell(w, "sidecar %d: [%s] %s %s %s ms %lld", s->index, event_info(n->event)->name,
-                   n->d ? n->d->arrival->id : "", n->reason ? n->reason : "", n->text ? n->text : "",
-                   (long long)n->ms);
+    if (w->trace.mode)
+        world_tell(w, "sidecar %d: [%s] %s %s %s %s ms %lld n %lld%s", s->index, event_info(n->event)->name,
+                   n->d ? n->d->arrival->id : "", n->reason ? n->reason : "", n->code, n->text ? n->text : "",
+                   (long long)n->ms, (long long)n->n, n->flag ? " flag" : "");
     oracle_told(w, s, queue, n);
     promises_told(w, s, queue, n);
 }

@@ -20,7 +20,7 @@ static bool accept(struct shrinking *s, struct plan *candidate)
         plan_deinit(candidate);
         return false;
     }
-    run_plan(candidate, false, &o, NULL, NULL);
+    run_plan(candidate, TRACE_NONE, &o, NULL, NULL);
     if (!o.broken || strcmp(o.check, s->o->check) != 0) {
         plan_deinit(candidate);
         return false;

@@ -100,7 +100,7 @@ void *world_alloc(struct world *w, size_t size)
 void world_init(struct world *w, const struct plan *p)
 {
     *w = (struct world){.plan = p, .random = random_mix(p->seed ^ 0x5eed)};
-    w->now_us = 1000000000; /* a clock that has run for a while: 0 means "never" in the core */
+    w->now_us = WORLD_START_US; /* a clock that has run for a while: 0 means "never" in the core */
 }
 
 void world_deinit(struct world *w)
@@ -115,11 +115,8 @@ void world_deinit(struct world *w)
 void world_tell(struct world *w, const char *format, ...)
 {
     va_list args;
-    int64_t us = w->now_us - 1000000000;
 
-    printf("%5lld.%06lld  ", (long long)(us / 1000000), (long long)(us % 1000000));
     va_start(args, format);
-    vprintf(format, args);
+    trace_line(&w->trace, w->now_us - WORLD_START_US, format, args);
     va_end(args);
-    putchar('\n');
 }

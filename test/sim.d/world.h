@@ -1,6 +1,7 @@
 #pragma once
 
 #include "plan.h"
+#include "trace.h"
 #include "truth.h"
 
 #include <stdarg.h>
@@ -37,6 +38,8 @@ struct world_counts {
         n_too_many, n_breakers;
 };
 
+#define WORLD_START_US INT64_C(1000000000) /* the core's clock at the start of a run; in it 0 means "never" */
+
 struct world {
     const struct plan *plan;
     int64_t now_us;
@@ -56,7 +59,7 @@ struct world {
     struct sidecar *sidecars[SIDECARS_MAX];
     struct oracle *oracle;
     struct world_counts counts;
-    bool trace;
+    struct trace trace;
 };
 
 /* Schedules fn for that time (not before now). */
@@ -79,6 +82,6 @@ static inline int64_t world_ms(const struct world *w)
     return w->now_us / 1000;
 }
 
-/* Prints a line of the trace, with its time. */
+/* A line of the trace. */
 void world_tell(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-#define TRACE(w, ...) ((w)->trace ? world_tell(w, __VA_ARGS__) : (void)0)
+#define TRACE(w, ...) ((w)->trace.mode ? world_tell(w, __VA_ARGS__) : (void)0)
