@@ -630,6 +630,104 @@ static void test_max_age_is_applied_to_a_claim(void **state)
     }
 }
 
+/* A row may be claimed beside others before its crashes are known. */
+static void test_a_claimed_row_with_crashes_is_sent_alone_or_released(void **state)
+{
+    static const struct {
+        int crashes, takeovers;
+        bool is_busy, has_credit; /* another request is in flight; the place may keep slots idle */
+        enum operation op;
+        bool alone;
+    } cases[] = {
+        {0, 0, false, true, OP_FORWARD, false}, {0, 1, false, true, OP_FORWARD, false},
+        {0, 2, false, true, OP_RELEASE, false}, {0, 2, false, false, OP_FORWARD, false},
+        {1, 0, false, true, OP_FORWARD, true},  {1, 1, false, true, OP_FORWARD, true},
+        {1, 2, false, true, OP_RELEASE, false}, {1, 2, false, false, OP_FORWARD, false},
+        {2, 0, false, true, OP_FORWARD, true},  {2, 2, false, true, OP_RELEASE, false},
+        {1, 0, true, true, OP_RELEASE, false},  {1, 0, true, false, OP_FORWARD, false},
+        {2, 0, true, false, OP_RELEASE, false}, {0, 1, true, true, OP_FORWARD, false},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d;
+
+        if (cases[i].is_busy)
+            bed_sent(b, "other", 1), bed_sent(b, "another", 1);
+        d = bed_deliver(b, "m");
+        bed_asks(b, OP_CLAIM);
+        if (!cases[i].has_credit)
+            b->application.place.credit_ms = 0;
+        bed_row_of(b, d,
+                   (struct row){.answer = ROW_CLAIMED,
+                                .attempt = 1,
+                                .crashes = cases[i].crashes,
+                                .takeovers = cases[i].takeovers,
+                                .unproven_ms = -1});
+        bed_wants(d, cases[i].op);
+        assert_int_equal(d->claim->alone, cases[i].alone);
+        if (cases[i].op == OP_RELEASE) {
+            assert_int_equal(delivery_delay_ms(d), 0);
+            assert_string_equal(d->outcome.error,
+                                "the application crashed while it was in flight: it is sent alone");
+        }
+        bed_end(b);
+    }
+}
+
+/* With on_body_mismatch: duplicate the copy stands for the first body: its claim has that body's fingerprint. */
+static void test_a_mismatch_is_a_dead_letter_or_a_duplicate(void **state)
+{
+    static const uint8_t first[16] = {0x00, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde,
+                                      0xf0, 0x0f, 0x1e, 0x2d, 0x3c, 0x4b, 0x5a, 0xff};
+#define FIRST "{\"first_fingerprint\" : \"00123456789abcdef00f1e2d3c4b5aff\""
+    static const struct {
+        const char *detail;
+        bool duplicate;
+        enum operation op;
+    } cases[] = {
+        {FIRST ", \"first_status\" : \"failed\"}", true, OP_CLAIM},
+        {FIRST ", \"first_status\" : \"failed\"}", false, OP_DEAD_LETTER},
+        {FIRST ", \"first_status\" : \"completed\"}", true, OP_ACK},
+        {FIRST ", \"first_status\" : \"completed\"}", false, OP_DEAD_LETTER},
+        {FIRST, true, OP_CLAIM},
+        {"{\"first_fingerprint\" : \"00123456789abcdef00f1e2d3c4b5af", true, OP_DEAD_LETTER}, /* cut */
+        {"{\"first_fingerprint\" : \"00123456789abcdef00f1e2d3c4b5a, f\"}", true, OP_DEAD_LETTER},
+        {"{\"first_fingerprint\" : null}", true, OP_DEAD_LETTER},
+        {"", true, OP_DEAD_LETTER},
+    };
+#undef FIRST
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+        size_t len = strlen(cases[i].detail);
+        char *detail = malloc(len ? len : 1); /* without a NUL */
+
+        r.mismatch_is_duplicate = cases[i].duplicate;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = bed_deliver(b, "m");
+
+        memcpy(detail, cases[i].detail, len);
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(b, d, (struct row){.answer = ROW_MISMATCH, .detail = {detail, len}, .unproven_ms = -1});
+        if (cases[i].op == OP_CLAIM) {
+            bed_waits(b, d, OP_CLAIM, WAIT_AGAIN, 20);
+            assert_memory_equal(d->arrival->fingerprint, first, sizeof(first));
+        } else {
+            bed_wants(d, cases[i].op);
+        }
+        if (cases[i].op == OP_DEAD_LETTER) {
+            assert_int_equal(delivery_dead_letter(d)->reason, DEAD_BODY_MISMATCH);
+            assert_int_equal(delivery_dead_letter(d)->row, LETTER_ROWLESS);
+            assert_string_equal(d->outcome.error, cases[i].detail);
+            bed_next(b);
+            assert_string_equal(bed_told(b, EVENT_BODY_MISMATCH)->text, cases[i].detail);
+        }
+        bed_end(b);
+        free(detail);
+    }
+}
+
 static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
 {
     struct bed *b = bed_of(true);
@@ -1018,6 +1116,46 @@ static void test_a_message_without_attempts_dies_when_only_its_key_waits(void **
     bed_end(b);
 }
 
+/* The other message can be tried, and would show that the application has recovered. */
+static void test_a_message_without_attempts_waits_while_another_can_be_tried(void **state)
+{
+    static const struct {
+        struct row other;
+        bool dies;
+    } cases[] = {
+        {{.answer = ROW_EXHAUSTED, .attempt = 8}, true},
+        {{.answer = ROW_EXHAUSTED, .attempt = 7, .takeovers = 10}, true},
+        {{.answer = ROW_EXHAUSTED, .attempt = 7, .takeovers = 9}, false},
+        {{.answer = ROW_ON_HOLD, .attempt = 1}, true},
+        {{.answer = ROW_HELD, .wait_ms = 900000}, false},
+        {{.answer = ROW_NOT_DUE, .wait_ms = 900000}, false},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.ordered = true;
+        r.delivery_limit = LIMIT_NONE;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = deliver_keyed(b, "head", 1), *other;
+
+        assert_true(brake_force(&b->q.own.brake, b->now, ""));
+        try_again(b, d);
+        has_no_attempts(b, d);
+        deliver_keyed(b, "follower", 1);
+        other = bed_deliver(b, "other");
+        try_again(b, other);
+        try_again(b, d);
+        bed_row_of(b, other, cases[i].other);
+        has_no_attempts(b, d);
+        if (cases[i].dies)
+            bed_wants(d, OP_DEAD_LETTER);
+        else
+            bed_waits(b, d, OP_CLAIM, WAIT_BRAKE, -1);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1055,6 +1193,9 @@ int main(void)
         cmocka_unit_test(test_a_circling_death_waits_for_the_breaker),
         cmocka_unit_test(test_a_message_without_attempts_waits_for_the_breaker),
         cmocka_unit_test(test_a_message_without_attempts_dies_when_only_its_key_waits),
+        cmocka_unit_test(test_a_message_without_attempts_waits_while_another_can_be_tried),
+        cmocka_unit_test(test_a_claimed_row_with_crashes_is_sent_alone_or_released),
+        cmocka_unit_test(test_a_mismatch_is_a_dead_letter_or_a_duplicate),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
