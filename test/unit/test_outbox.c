@@ -29,6 +29,11 @@ struct rig {
     struct parked parked[PARKED_MAX];
     int n_parked, n_told_stopped, n_told_open;
     int sent[4096]; /* numbers in the ids of the rows sent */
+    int64_t lease;  /* number of the next lease */
+    struct {
+        int n;
+        char text[512]; /* the latest */
+    } said[N_OUTBOX_TOLD];
 };
 
 static void begin(struct rig *r, char *const *exchanges, size_t n)
@@ -38,6 +43,7 @@ static void begin(struct rig *r, char *const *exchanges, size_t n)
 
     memset(r, 0, sizeof(*r));
     r->now_ms = 1000;
+    r->lease = 7;
     outbox_init(&r->o, &rules, r->now_ms);
     outbox_database(&r->o, r->now_ms, true, NULL);
 }
@@ -110,75 +116,113 @@ static void unpark(struct rig *r)
     outbox_unparked(&r->o, r->now_ms, OUTBOX_DONE);
 }
 
-/* Takes all present actions; the broker accepts every row. */
+/* Carries out one action; the broker accepts every row. */
+static void carry_out(struct rig *r, const struct outbox_action *a)
+{
+    switch (a->kind) {
+    case OUTBOX_REGISTER:
+        outbox_registered(&r->o, r->now_ms, OUTBOX_DONE, "");
+        break;
+    case OUTBOX_LEASE:
+        r->n_asked++;
+        outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, r->lease, OUTBOX_LEASE_MS, false);
+        break;
+    case OUTBOX_GIVE_UP:
+        r->n_given_up++;
+        outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, 0, 0, false);
+        break;
+    case OUTBOX_LOOK:
+        r->n_looked++; /* as below */
+        break;
+    case OUTBOX_READ:
+        r->n_read++; /* answered by the caller */
+        break;
+    case OUTBOX_SEND:
+        snprintf(r->last, sizeof(r->last), "%.*s", (int)a->row->message_id.len, a->row->message_id.data);
+        r->sent[r->n_sent++ % 4096] = *r->last ? atoi(r->last + 1) : 0;
+        outbox_sent(&r->o, r->now_ms, a->row, ++r->tag);
+        break;
+    case OUTBOX_DEAD_LETTERS:
+        buried_note(r);
+        for (size_t i = 0; i < r->o.dead_lettering.len; i++)
+            outbox_dead_lettered(&r->o, r->now_ms, i, OUTBOX_DONE);
+        outbox_dead_letters_end(&r->o, r->now_ms, OUTBOX_DONE);
+        break;
+    case OUTBOX_WRITE:
+        r->n_written++;
+        r->written = a->seq;
+        outbox_written(&r->o, r->now_ms, OUTBOX_DONE);
+        break;
+    case OUTBOX_TURN:
+        outbox_turned(&r->o, r->now_ms, OUTBOX_DONE, false);
+        break;
+    case OUTBOX_TELL:
+        r->n_told_stopped += a->told == OUTBOX_TOLD_STOPPED;
+        r->n_told_open += a->told == OUTBOX_TOLD_OPEN;
+        r->n_told_nack += a->told == OUTBOX_TOLD_NACKED;
+        r->n_told_close += a->told == OUTBOX_TOLD_CLOSED;
+        if (a->told == OUTBOX_TOLD_CLOSED)
+            snprintf(r->told, sizeof(r->told), "%s", a->text);
+        r->said[a->told].n++;
+        snprintf(r->said[a->told].text, sizeof(r->said[a->told].text), "%s", a->text);
+        break;
+    case OUTBOX_PARKED_LIST:
+        parked_list(r);
+        break;
+    case OUTBOX_PARKED_READ:
+        parked_read(r, a);
+        break;
+    case OUTBOX_UNPARK:
+        unpark(r);
+        break;
+    case OUTBOX_RESTORE:
+        break;
+    }
+}
+
+/* Takes all present actions. */
 static void turn(struct rig *r)
 {
     struct outbox_action a;
 
-    while (outbox_next(&r->o, r->now_ms, true, &a)) {
-        switch (a.kind) {
-        case OUTBOX_REGISTER:
-            outbox_registered(&r->o, r->now_ms, OUTBOX_DONE, "");
-            break;
-        case OUTBOX_LEASE:
-            r->n_asked++;
-            outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, 7, OUTBOX_LEASE_MS, false);
-            break;
-        case OUTBOX_GIVE_UP:
-            r->n_given_up++;
-            outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, 0, 0, false);
-            break;
-        case OUTBOX_LOOK:
-            r->n_looked++; /* as below */
-            break;
-        case OUTBOX_READ:
-            r->n_read++; /* answered by the caller */
-            break;
-        case OUTBOX_SEND:
-            snprintf(r->last, sizeof(r->last), "%.*s", (int)a.row->message_id.len, a.row->message_id.data);
-            r->sent[r->n_sent++ % 4096] = *r->last ? atoi(r->last + 1) : 0;
-            outbox_sent(&r->o, r->now_ms, a.row, ++r->tag);
-            break;
-        case OUTBOX_DEAD_LETTERS:
-            buried_note(r);
-            for (size_t i = 0; i < r->o.dead_lettering.len; i++)
-                outbox_dead_lettered(&r->o, r->now_ms, i, OUTBOX_DONE);
-            outbox_dead_letters_end(&r->o, r->now_ms, OUTBOX_DONE);
-            break;
-        case OUTBOX_WRITE:
-            r->n_written++;
-            r->written = a.seq;
-            outbox_written(&r->o, r->now_ms, OUTBOX_DONE);
-            break;
-        case OUTBOX_TURN:
-            outbox_turned(&r->o, r->now_ms, OUTBOX_DONE, false);
-            break;
-        case OUTBOX_TELL:
-            r->n_told_stopped += a.told == OUTBOX_TOLD_STOPPED;
-            r->n_told_open += a.told == OUTBOX_TOLD_OPEN;
-            r->n_told_nack += a.told == OUTBOX_TOLD_NACKED;
-            r->n_told_close += a.told == OUTBOX_TOLD_CLOSED;
-            if (a.told == OUTBOX_TOLD_CLOSED)
-                snprintf(r->told, sizeof(r->told), "%s", a.text);
-            break;
-        case OUTBOX_PARKED_LIST:
-            parked_list(r);
-            break;
-        case OUTBOX_PARKED_READ:
-            parked_read(r, &a);
-            break;
-        case OUTBOX_UNPARK:
-            unpark(r);
-            break;
-        case OUTBOX_RESTORE:
-            break;
-        }
-    }
+    while (outbox_next(&r->o, r->now_ms, true, &a))
+        carry_out(r, &a);
 }
 
+/* Takes the present actions up to one of this kind, which is left to the caller. False: there is none. */
+static bool turn_to(struct rig *r, enum outbox_action_kind kind, struct outbox_action *a)
+{
+    while (outbox_next(&r->o, r->now_ms, true, a)) {
+        if (a->kind == kind)
+            return true;
+        carry_out(r, a);
+    }
+    return false;
+}
+
+/* Asserts that the next question of this kind comes after that time; it is left to the caller. */
+static void asks_in(struct rig *r, enum outbox_action_kind kind, int64_t ms)
+{
+    int64_t end_ms = r->now_ms + ms;
+    struct outbox_action a;
+
+    for (; r->now_ms < end_ms; r->now_ms++)
+        assert_false(turn_to(r, kind, &a));
+    assert_true(turn_to(r, kind, &a));
+}
+
+/* Lets time pass, in which nothing happens before outbox_due_ms. */
 static void pass(struct rig *r, int64_t ms)
 {
-    r->now_ms += ms;
+    int64_t end_ms = r->now_ms + ms, due_ms;
+    struct outbox_action a;
+
+    turn(r);
+    due_ms = outbox_due_ms(&r->o, r->now_ms);
+    assert_true(due_ms > r->now_ms);
+    r->now_ms = due_ms < end_ms ? due_ms - 1 : end_ms - 1;
+    assert_false(outbox_next(&r->o, r->now_ms, true, &a));
+    r->now_ms = end_ms;
     turn(r);
 }
 
@@ -471,6 +515,86 @@ static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void 
     assert_int_in_range(r.n_told_stopped, 2, 3);
     assert_int_equal(r.n_given_up, 0);
     assert_int_equal(r.n_buried, 2);
+    outbox_deinit(&r.o);
+}
+
+/* The broker may close the channel over it, and all rows beside it would be sent twice. */
+static void test_nothing_goes_beside_a_row_to_an_unproven_exchange(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 2, false, "new");
+    assert_int_equal(r.n_sent, 2);
+    answer(&r, 3, 4, true, "x");
+    assert_int_equal(r.n_sent, 2);
+    confirm_all(&r);
+    assert_int_equal(r.n_sent, 4);
+    outbox_deinit(&r.o);
+}
+
+/* From the publish, which the database has timed, to the confirm. */
+static void test_the_lag_of_a_confirmed_row_is_counted(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("batch"), true);
+    outbox_row_came(&r.o, r.now_ms, &(struct outbox_new){.seq = 1, .exchange = SLICE("x"), .age_ms = 4000});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    turn(&r);
+    pass(&r, 1000);
+    confirm_all(&r);
+    assert_int_equal(r.o.lag_ms, 5000);
+    assert_in_range(histogram_quantile(&r.o.lag_us, 500), 4900000, 5100000);
+    outbox_deinit(&r.o);
+}
+
+static void test_a_stopped_exchange_is_logged_with_the_brokers_reason(void **state)
+{
+    static const char why[] = "ACCESS_REFUSED - access to exchange in vhost '/' refused for user 'u'";
+    char name[121], expected[300];
+    struct rig r;
+
+    for (size_t len = 99; len <= 120; len += 1 + (len > 101)) {
+        memset(name, 'y', len);
+        name[len] = '\0';
+        snprintf(expected, sizeof(expected), "exchange '%.100s' is stopped: %s", name, why);
+        start(&r);
+        answer(&r, 1, 2, true, name);
+        outbox_channel_lost(&r.o, r.now_ms, 403, why);
+        turn(&r);
+        assert_string_equal(r.said[OUTBOX_TOLD_STOPPED].text, why);
+        assert_string_equal(r.o.parked.text, expected);
+        outbox_deinit(&r.o);
+    }
+}
+
+/* Rows that are still on their way into the table are not found by the first read. */
+static void test_an_empty_page_of_parked_rows_is_read_again_a_millisecond_later(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 1, true, "y");
+    confirm_all(&r);
+    read_on(&r);
+    answer(&r, 2, 3, false, "y");
+    outbox_channel_lost(&r.o, r.now_ms, 404, missing);
+    outbox_channel_open(&r.o, r.now_ms);
+    turn(&r);
+    outbox_channel_lost(&r.o, r.now_ms, 404, missing);
+    outbox_channel_open(&r.o, r.now_ms);
+    assert_true(turn_to(&r, OUTBOX_DEAD_LETTERS, &a));
+    asks_in(&r, OUTBOX_PARKED_READ, 1000);
+    outbox_parked_read_ends(&r.o, r.now_ms, OUTBOX_DONE, true);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(outbox_due_ms(&r.o, r.now_ms), r.now_ms + 1);
+        asks_in(&r, OUTBOX_PARKED_READ, 1);
+        outbox_parked_read_ends(&r.o, r.now_ms, OUTBOX_DONE, true);
+    }
     outbox_deinit(&r.o);
 }
 
@@ -1112,6 +1236,38 @@ static void test_the_poll_grows_while_nothing_comes(void **state)
     outbox_deinit(&r.o);
 }
 
+/* The application may have published something after that poll. */
+static void test_a_hint_during_a_poll_leads_to_another_one_soon(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 0, true, "x");
+    pass(&r, 50);
+    assert_int_equal(r.n_looked, 1);
+    outbox_hint(&r.o, r.now_ms);
+    look(&r, false);
+    pass(&r, 4);
+    assert_int_equal(r.n_read, 1);
+    pass(&r, 1);
+    assert_int_equal(r.n_read, 2);
+    answer(&r, 1, 0, true, "x"); /* the next poll is an ordinary one */
+    pass(&r, 49);
+    assert_int_equal(r.n_looked + r.n_read, 3);
+    pass(&r, 1);
+    assert_int_equal(r.n_looked, 2);
+    look(&r, false);
+    outbox_hint(&r.o, r.now_ms); /* while none is in flight */
+    turn(&r);
+    assert_int_equal(r.n_read, 3);
+    answer(&r, 1, 0, true, "x");
+    pass(&r, 49);
+    assert_int_equal(r.n_looked + r.n_read, 5);
+    pass(&r, 1);
+    assert_int_equal(r.n_looked, 3);
+    outbox_deinit(&r.o);
+}
+
 static void test_a_look_that_finds_that_something_ended_is_a_poll(void **state)
 {
     struct rig r;
@@ -1401,6 +1557,248 @@ static void test_an_answer_to_what_is_forgotten_is_of_no_use(void **state)
     outbox_deinit(&r.o);
 }
 
+/* --- questions that fail, or whose answer comes too late --- */
+
+/* Puts a question in flight, which is not answered. Its exchange is y, which is missing. */
+static void ask(struct rig *r, enum outbox_action_kind kind)
+{
+    struct outbox_action a;
+
+    start(r);
+    switch (kind) {
+    case OUTBOX_READ:
+        return; /* is in flight */
+    case OUTBOX_LOOK:
+        answer(r, 1, 0, true, "x");
+        break;
+    case OUTBOX_WRITE:
+        answer(r, 1, 1, true, "x");
+        outbox_confirmed(&r->o, r->now_ms, r->tag, false, false);
+        break;
+    case OUTBOX_DEAD_LETTERS:
+        answer(r, 1, 1, true, "y");
+        outbox_channel_lost(&r->o, r->now_ms, 404, missing);
+        outbox_channel_open(&r->o, r->now_ms);
+        break;
+    case OUTBOX_PARKED_READ:
+    case OUTBOX_UNPARK:
+        answer(r, 1, 3, true, "y");
+        for (int i = 0; i < 3; i++)
+            refuse(r);
+        break;
+    case OUTBOX_PARKED_LIST:
+    case OUTBOX_LEASE:
+        outbox_database(&r->o, r->now_ms, false, "lost");
+        outbox_database(&r->o, r->now_ms, true, NULL);
+        break;
+    case OUTBOX_REGISTER:
+        outbox_linked(&r->o, r->now_ms);
+        break;
+    case OUTBOX_RESTORE:
+        outbox_database(&r->o, r->now_ms, false, "lost");
+        outbox_database(&r->o, r->now_ms, true, NULL);
+        assert_true(turn_to(r, OUTBOX_LEASE, &a));
+        outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, r->lease, OUTBOX_LEASE_MS, true);
+        break;
+    default:
+        break;
+    }
+    for (int i = 0; i < 10000 && !turn_to(r, kind, &a); i++) {
+        r->now_ms++;
+        if (kind == OUTBOX_UNPARK && r->o.sent.len)
+            outbox_confirmed(&r->o, r->now_ms, r->tag, true, false);
+    }
+    assert_int_equal(a.kind, kind);
+}
+
+static void answer_as(struct rig *r, enum outbox_action_kind kind, enum outbox_answer as)
+{
+    switch (kind) {
+    case OUTBOX_REGISTER:
+        outbox_registered(&r->o, r->now_ms, as, "another virtual host");
+        break;
+    case OUTBOX_LEASE:
+        outbox_leased(&r->o, r->now_ms, as, r->lease, OUTBOX_LEASE_MS, false);
+        break;
+    case OUTBOX_RESTORE:
+        outbox_restored(&r->o, r->now_ms, as);
+        break;
+    case OUTBOX_LOOK:
+        outbox_looked(&r->o, r->now_ms, as);
+        break;
+    case OUTBOX_READ:
+        outbox_read_ends(&r->o, r->now_ms, as);
+        break;
+    case OUTBOX_DEAD_LETTERS:
+        outbox_dead_letters_end(&r->o, r->now_ms, as);
+        break;
+    case OUTBOX_WRITE:
+        outbox_written(&r->o, r->now_ms, as);
+        break;
+    case OUTBOX_PARKED_LIST:
+        outbox_parked_listed(&r->o, r->now_ms, as);
+        break;
+    case OUTBOX_PARKED_READ:
+        outbox_parked_read_ends(&r->o, r->now_ms, as, false);
+        break;
+    case OUTBOX_UNPARK:
+        outbox_unparked(&r->o, r->now_ms, as);
+        break;
+    default:
+        outbox_turned(&r->o, r->now_ms, as, false);
+    }
+}
+
+static void test_a_question_that_failed_is_asked_again_a_second_later(void **state)
+{
+    static const enum outbox_action_kind kinds[] = {
+        OUTBOX_REGISTER,    OUTBOX_LEASE,       OUTBOX_RESTORE, OUTBOX_READ,  OUTBOX_DEAD_LETTERS,
+        OUTBOX_PARKED_LIST, OUTBOX_PARKED_READ, OUTBOX_UNPARK,  OUTBOX_WRITE,
+    };
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct rig r;
+
+        ask(&r, kinds[i]);
+        answer_as(&r, kinds[i], OUTBOX_AGAIN);
+        if (kinds[i] == OUTBOX_READ)
+            outbox_hint(&r.o, r.now_ms); /* does not shorten the wait */
+        asks_in(&r, kinds[i], 1000);
+        assert_int_equal(r.said[OUTBOX_TOLD_LEFT].n, kinds[i] == OUTBOX_LEASE || kinds[i] == OUTBOX_RESTORE ||
+                                                         kinds[i] == OUTBOX_PARKED_LIST);
+        outbox_deinit(&r.o);
+    }
+}
+
+/* Another sidecar has taken the lease over, as the answer shows. */
+static void test_an_answer_that_the_lease_is_lost_ends_its_work(void **state)
+{
+    static const struct {
+        enum outbox_action_kind kind;
+        int64_t again_ms;
+        const char *why;
+    } cases[] = {
+        {OUTBOX_REGISTER, 5000, "another virtual host"},
+        {OUTBOX_LEASE, 4500, NULL}, /* the lease was not held */
+        {OUTBOX_RESTORE, 1000, "another sidecar has the lease"},
+        {OUTBOX_WRITE, 1000, "another sidecar has the lease"},
+        {OUTBOX_DEAD_LETTERS, 1000, "another sidecar has the lease"},
+        {OUTBOX_TURN, 1000, "another sidecar has the lease"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig r;
+
+        ask(&r, cases[i].kind);
+        memset(r.said, 0, sizeof(r.said));
+        answer_as(&r, cases[i].kind, OUTBOX_LOST);
+        assert_false(outbox_holds(&r.o, r.now_ms));
+        assert_int_equal(r.o.rows.len, 0);
+        asks_in(&r, cases[i].kind == OUTBOX_REGISTER ? OUTBOX_REGISTER : OUTBOX_LEASE, cases[i].again_ms);
+        assert_int_equal(r.said[OUTBOX_TOLD_LEFT].n, cases[i].why != NULL);
+        assert_string_equal(r.said[OUTBOX_TOLD_LEFT].text, cases[i].why ? cases[i].why : "");
+        outbox_deinit(&r.o);
+    }
+}
+
+static void test_an_answer_to_a_question_of_the_former_lease_is_ignored(void **state)
+{
+    static const enum outbox_action_kind kinds[] = {
+        OUTBOX_RESTORE,     OUTBOX_LOOK,        OUTBOX_READ,   OUTBOX_DEAD_LETTERS, OUTBOX_WRITE,
+        OUTBOX_PARKED_LIST, OUTBOX_PARKED_READ, OUTBOX_UNPARK, OUTBOX_TURN,
+    };
+    struct outbox_action a;
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct rig r;
+
+        ask(&r, kinds[i]);
+        r.now_ms += OUTBOX_LEASE_MS;
+        r.lease++;
+        assert_true(turn_to(&r, OUTBOX_LEASE, &a));
+        assert_string_equal(r.said[OUTBOX_TOLD_LEFT].text, "the lease ran out");
+        carry_out(&r, &a);
+        assert_int_equal(r.o.rows.len + r.o.parked_rows.len + r.o.unparking.len, 0);
+        answer_as(&r, kinds[i], OUTBOX_LOST);
+        turn(&r);
+        assert_true(outbox_holds(&r.o, r.now_ms));
+        assert_int_equal(r.o.lease.number, r.lease);
+        outbox_deinit(&r.o);
+    }
+}
+
+static void test_a_restored_dump_is_prepared_before_anything_else(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    ask(&r, OUTBOX_RESTORE);
+    assert_int_equal(r.said[OUTBOX_TOLD_RESTORED].n, 1);
+    assert_int_equal(r.n_read, 1);
+    assert_false(outbox_next(&r.o, r.now_ms, true, &a));
+    assert_true(outbox_due_ms(&r.o, r.now_ms) == r.o.lease.at_ms);
+    answer_as(&r, OUTBOX_RESTORE, OUTBOX_RESTART);
+    assert_int_equal(outbox_due_ms(&r.o, r.now_ms), r.now_ms);
+    asks_in(&r, OUTBOX_RESTORE, 0);
+    answer_as(&r, OUTBOX_RESTORE, OUTBOX_DONE);
+    turn(&r);
+    assert_int_equal(r.n_read, 2);
+    assert_int_equal(r.said[OUTBOX_TOLD_RESTORED].n, 1);
+    outbox_deinit(&r.o);
+}
+
+/* A table's turn is checked each second while rows come, and every five seconds otherwise. */
+static void test_turns_come_at_once_while_there_is_more(void **state)
+{
+    struct rig r;
+
+    ask(&r, OUTBOX_TURN);
+    outbox_turned(&r.o, r.now_ms, OUTBOX_DONE, true);
+    asks_in(&r, OUTBOX_TURN, 0);
+    outbox_turned(&r.o, r.now_ms, OUTBOX_DONE, false);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    answer(&r, 1, 1, true, "x"); /* since the latest check */
+    asks_in(&r, OUTBOX_TURN, 5000);
+    outbox_turned(&r.o, r.now_ms, OUTBOX_DONE, false);
+    asks_in(&r, OUTBOX_TURN, 1000);
+    outbox_turned(&r.o, r.now_ms, OUTBOX_DONE, false);
+    asks_in(&r, OUTBOX_TURN, 5000);
+    outbox_deinit(&r.o);
+}
+
+/* The other virtual host's broker may have the same name. */
+static void test_each_connection_asks_whose_the_outbox_is(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    ask(&r, OUTBOX_REGISTER);
+    assert_false(turn_to(&r, OUTBOX_SEND, &a));
+    answer(&r, 1, 2, true, "x");
+    assert_int_equal(r.n_sent, 0); /* the answer comes first */
+    answer_as(&r, OUTBOX_REGISTER, OUTBOX_DONE);
+    turn(&r);
+    assert_int_equal(r.n_sent, 1);
+    outbox_linked(&r.o, r.now_ms);
+    assert_true(turn_to(&r, OUTBOX_REGISTER, &a));
+    answer_as(&r, OUTBOX_REGISTER, OUTBOX_LOST);
+    turn(&r);
+    assert_false(outbox_holds(&r.o, r.now_ms));
+    assert_int_equal(r.said[OUTBOX_TOLD_LEFT].n, 1);
+    for (int i = 0; i < 3; i++) {
+        asks_in(&r, OUTBOX_REGISTER, 5000);
+        answer_as(&r, OUTBOX_REGISTER, OUTBOX_LOST);
+    }
+    assert_int_equal(r.said[OUTBOX_TOLD_REFUSED].n, 0); /* the same reason as at the end of the lease */
+    asks_in(&r, OUTBOX_REGISTER, 5000);
+    outbox_registered(&r.o, r.now_ms, OUTBOX_LOST, "a third one");
+    turn(&r);
+    assert_int_equal(r.said[OUTBOX_TOLD_REFUSED].n, 1);
+    assert_string_equal(r.said[OUTBOX_TOLD_REFUSED].text, "a third one");
+    outbox_deinit(&r.o);
+}
+
 /* The lease is kept between the closes: another relay would begin to count from the start. */
 static void test_a_row_that_ends_connections_is_found_where_they_take_long(void **state)
 {
@@ -1467,6 +1865,17 @@ int main(void)
         cmocka_unit_test(test_the_wait_after_a_nack_doubles_until_something_passes),
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
+        cmocka_unit_test(test_a_question_that_failed_is_asked_again_a_second_later),
+        cmocka_unit_test(test_an_answer_that_the_lease_is_lost_ends_its_work),
+        cmocka_unit_test(test_an_answer_to_a_question_of_the_former_lease_is_ignored),
+        cmocka_unit_test(test_a_restored_dump_is_prepared_before_anything_else),
+        cmocka_unit_test(test_turns_come_at_once_while_there_is_more),
+        cmocka_unit_test(test_each_connection_asks_whose_the_outbox_is),
+        cmocka_unit_test(test_a_hint_during_a_poll_leads_to_another_one_soon),
+        cmocka_unit_test(test_nothing_goes_beside_a_row_to_an_unproven_exchange),
+        cmocka_unit_test(test_the_lag_of_a_confirmed_row_is_counted),
+        cmocka_unit_test(test_a_stopped_exchange_is_logged_with_the_brokers_reason),
+        cmocka_unit_test(test_an_empty_page_of_parked_rows_is_read_again_a_millisecond_later),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
