@@ -361,7 +361,6 @@ void outbox_hint(struct outbox *o, int64_t now_ms)
 void outbox_linked(struct outbox *o, int64_t now_ms)
 {
     o->link.broker = o->link.open = true;
-    o->link.blocked = false;
     o->link.not_before_ms = now_ms;
     exchanges_unprove(o);
     o->lease.registered = false; /* the same name may lead to another broker */

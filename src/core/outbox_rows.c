@@ -438,10 +438,9 @@ static void refuse(struct outbox *o, int64_t now_ms, struct outbox_row *row, enu
         row_give_up(o, row, reason, why);
     if (verdict == EXCHANGE_STAYS)
         e->stop.last = e->stop.empty = false; /* rows waiting in memory would take the room of others */
-    if (verdict == EXCHANGE_STOPS || verdict == EXCHANGE_STAYS)
-        rows_park(o, e);
     if (verdict == EXCHANGE_LETTER || verdict == EXCHANGE_OFFERS)
         return;
+    rows_park(o, e);
     if (row->parked)
         parked_forget(o, e);
 }
