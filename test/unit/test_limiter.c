@@ -1,6 +1,5 @@
-/* The limiter: its start, tolerated answers, cuts, and waits. The counts of the circuit breaker. */
+/* The limiter: its start, tolerated answers, cuts, and waits. */
 #include "cmocka_all.h"
-#include "onceward/core/brake.h"
 #include "onceward/core/limiter.h"
 
 enum { MOST = 16, LONG_MS = LIMITER_WAIT_LAST_MS };
@@ -189,23 +188,6 @@ static void test_no_doubling_after_a_bad_answer(void **state)
     assert_int_equal(limiter_room(&l, now), 2 * (LIMITER_FIRST + 10));
 }
 
-/* --- the circuit breaker --- */
-
-static void test_the_counts_of_failures_end_below_an_overflow(void **state)
-{
-    struct brake b;
-
-    brake_init(&b, 0);
-    for (uint64_t id = 1; id <= 100; id++) {
-        brake_failed(&b, 0, &(struct brake_failure){.id = id, .text = "a"});
-        if (id == 80)
-            b.n = b.sum = b.texts[0].n = INT32_MAX - 1;
-    }
-    assert_int_equal(b.n, INT32_MAX - 1);
-    assert_int_equal(b.sum, INT32_MAX - 1);
-    assert_int_equal(b.texts[0].n, INT32_MAX - 1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -220,7 +202,6 @@ int main(void)
         cmocka_unit_test(test_long_jobs_double_the_limit_up_to_half_of_what_it_was_before_an_outage),
         cmocka_unit_test(test_an_application_that_seems_to_hang_gets_one_more_a_second),
         cmocka_unit_test(test_no_doubling_after_a_bad_answer),
-        cmocka_unit_test(test_the_counts_of_failures_end_below_an_overflow),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
