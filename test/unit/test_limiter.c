@@ -1,5 +1,6 @@
 /* The limiter: its start, tolerated answers, cuts, and waits. */
 #include "cmocka_all.h"
+#include "fields.h"
 #include "onceward/core/limiter.h"
 
 enum { MOST = 16, LONG_MS = LIMITER_WAIT_LAST_MS };
@@ -188,6 +189,162 @@ static void test_no_doubling_after_a_bad_answer(void **state)
     assert_int_equal(limiter_room(&l, now), 2 * (LIMITER_FIRST + 10));
 }
 
+static void test_good_answers_save_no_more_than_a_whole_budget(void **state)
+{
+    struct limiter l = warm();
+    int n = 0;
+
+    for (; limiter_room(&l, 0) == MOST; n++)
+        bad(&l, 0);
+    assert_int_equal(n, LIMITER_BUDGET / 2);
+    assert_int_equal(limiter_room(&l, 0), MOST * 7 / 10);
+    for (n = 0; limiter_room(&l, 0) == MOST * 7 / 10; n++) /* the budget is full after a cut */
+        bad(&l, 0);
+    assert_int_equal(n, LIMITER_BUDGET / 2);
+}
+
+static void test_a_wait_has_a_jitter_of_a_quarter_either_way(void **state)
+{
+    static const struct {
+        int64_t retry_after_ms;
+        uint64_t random;
+        int64_t first_ms, second_ms;
+    } cases[] = {
+        {-1, 0, 75, 150}, {-1, 50, 125, 200}, {-1, 51, 75, 201},  {-1, 100, 124, 250}, {-1, 101, 125, 150},
+        {75, 0, 75, 150}, {76, 0, 76, 150},   {160, 0, 160, 160}, {0, 50, 125, 200},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct limiter l;
+
+        limiter_init(&l, MOST);
+        limiter_collapse(&l, 1);
+        limiter_bad(&l, 1000, limiter_mark(&l), LONG_MS, cases[i].retry_after_ms, cases[i].random);
+        assert_int_equal(l.wait_until_ms - 1000, cases[i].first_ms);
+        assert_int_equal(limiter_room(&l, l.wait_until_ms - 1), 0);
+        assert_int_equal(limiter_room(&l, l.wait_until_ms), 1);
+        limiter_bad(&l, 2000, limiter_mark(&l), LONG_MS, cases[i].retry_after_ms, cases[i].random);
+        assert_int_equal(l.wait_until_ms - 2000, cases[i].second_ms);
+    }
+}
+
+static void test_the_kind_of_an_answer_bounds_the_wait(void **state)
+{
+    struct limiter l;
+
+    limiter_init(&l, 1);
+    for (int i = 0; i < 9; i++)
+        bad(&l, 1000 * i);
+    assert_int_equal(l.wait_ms, LONG_MS);
+    limiter_bad(&l, 20000, limiter_mark(&l), LIMITER_WAIT_UNTRIED_MS, -1, 0);
+    assert_int_equal(l.wait_ms, LIMITER_WAIT_UNTRIED_MS);
+    assert_int_equal(l.wait_until_ms, 20000 + LIMITER_WAIT_UNTRIED_MS * 3 / 4);
+}
+
+static void test_it_knows_since_when_it_is_slow(void **state)
+{
+    struct limiter l = warm();
+
+    assert_int_equal(l.slow_since_ms, 0);
+    limiter_collapse(&l, 500);
+    assert_int_equal(l.slow_since_ms, 500);
+    limiter_collapse(&l, 600);
+    bad(&l, 700);
+    assert_int_equal(l.slow_since_ms, 500);
+    limiter_good(&l, limiter_mark(&l));
+    assert_int_equal(l.slow_since_ms, 0);
+    assert_int_equal(l.wait_ms, 0);
+    while (l.limit >= 2)
+        bad(&l, 800);
+    assert_int_equal(l.slow_since_ms, 0); /* no wait yet, though the limit is 1 */
+    bad(&l, 900);
+    assert_int_equal(l.slow_since_ms, 900);
+}
+
+static void test_answers_to_requests_before_a_cut_change_nothing(void **state)
+{
+    struct limiter l = warm();
+    uint64_t mark = limiter_mark(&l);
+
+    limiter_collapse(&l, 500);
+    limiter_bad(&l, 600, mark, LONG_MS, -1, 0);
+    assert_int_equal(l.wait_until_ms, 0);
+    limiter_good(&l, mark);
+    assert_int_equal(limiter_room(&l, 600), 1);
+    assert_int_equal(l.slow_since_ms, 500);
+}
+
+static void test_above_its_threshold_the_limit_grows_by_one_for_each_round_of_answers(void **state)
+{
+    struct limiter l = warm();
+    int n = 0;
+
+    limiter_collapse(&l, 0);
+    for (int i = 1; i < MOST / 2; i++)
+        limiter_good(&l, limiter_mark(&l));
+    for (; limiter_room(&l, 0) == MOST / 2; n++)
+        limiter_good(&l, limiter_mark(&l));
+    assert_int_in_range(n, MOST / 2, MOST / 2 + 1);
+    limiter_init(&l, 4);
+    limiter_collapse(&l, 0); /* half of it is 2 */
+    limiter_collapse(&l, 0); /* the limit is 1 already */
+    limiter_good(&l, limiter_mark(&l));
+    assert_int_equal(limiter_room(&l, 0), 2);
+    limiter_init(&l, 3);
+    while (limiter_room(&l, 0) == 3)
+        bad(&l, 0);
+    limiter_collapse(&l, 0);
+    assert_true(l.threshold > 1); /* half of 2.1 */
+    limiter_init(&l, 1);
+    limiter_collapse(&l, 0);
+    limiter_good(&l, limiter_mark(&l));
+    assert_int_equal(limiter_room(&l, 0), 1);
+}
+
+static void test_the_limit_grows_without_answers_only_while_every_slot_is_taken(void **state)
+{
+    static const struct {
+        int n_out;
+        bool more, waits;
+        int64_t deadline_ms;
+    } cases[] = {
+        {LIMITER_FIRST, true, false, 1000 + LIMITER_DOUBLE_MS},
+        {LIMITER_FIRST - 1, true, false, INT64_MAX},
+        {LIMITER_FIRST, false, false, INT64_MAX},
+        {LIMITER_FIRST, true, true, 1050}, /* the end of the wait */
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct limiter l;
+
+        limiter_init(&l, 64);
+        l.wait_until_ms = cases[i].waits ? 1050 : 0;
+        limiter_busy(&l, 1000, cases[i].n_out, cases[i].more, false);
+        assert_int_equal(limiter_deadline(&l, 1000), cases[i].deadline_ms);
+        limiter_busy(&l, 1000 + LIMITER_DOUBLE_MS - 1, cases[i].n_out, cases[i].more, false);
+        assert_int_equal(l.limit, LIMITER_FIRST);
+        limiter_busy(&l, 1000 + LIMITER_DOUBLE_MS, cases[i].n_out, cases[i].more, false);
+        assert_int_equal(l.limit, i ? LIMITER_FIRST : 2 * LIMITER_FIRST);
+    }
+}
+
+static void test_a_bad_answer_or_an_outage_ends_the_time_with_every_slot_taken(void **state)
+{
+    for (int i = 0; i < 3; i++) {
+        struct limiter l;
+
+        limiter_init(&l, 64);
+        limiter_busy(&l, 1000, LIMITER_FIRST, true, true);
+        if (i == 1)
+            bad(&l, 1500);
+        if (i == 2)
+            limiter_collapse(&l, 1500);
+        limiter_busy(&l, 1600, LIMITER_FIRST, true, true);
+        assert_int_equal(limiter_deadline(&l, 1600), (i ? 1600 : 1000) + LIMITER_BUSY_MS);
+        assert_int_equal(l.limit, i == 2 ? 1 : LIMITER_FIRST);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +359,14 @@ int main(void)
         cmocka_unit_test(test_long_jobs_double_the_limit_up_to_half_of_what_it_was_before_an_outage),
         cmocka_unit_test(test_an_application_that_seems_to_hang_gets_one_more_a_second),
         cmocka_unit_test(test_no_doubling_after_a_bad_answer),
+        cmocka_unit_test(test_good_answers_save_no_more_than_a_whole_budget),
+        cmocka_unit_test(test_a_wait_has_a_jitter_of_a_quarter_either_way),
+        cmocka_unit_test(test_the_kind_of_an_answer_bounds_the_wait),
+        cmocka_unit_test(test_it_knows_since_when_it_is_slow),
+        cmocka_unit_test(test_answers_to_requests_before_a_cut_change_nothing),
+        cmocka_unit_test(test_above_its_threshold_the_limit_grows_by_one_for_each_round_of_answers),
+        cmocka_unit_test(test_the_limit_grows_without_answers_only_while_every_slot_is_taken),
+        cmocka_unit_test(test_a_bad_answer_or_an_outage_ends_the_time_with_every_slot_taken),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
