@@ -1,5 +1,6 @@
 /* The application: which message a crash is charged to, quarantine, and detection of recovery. */
 #include "cmocka_all.h"
+#include "fields.h"
 #include "onceward/core/application.h"
 
 static struct application reached(void)
@@ -344,6 +345,235 @@ static void test_reached_for_the_first_time_it_was_not_down(void **state)
     assert_int_equal(a.limiter.slow_since_ms, 0);
 }
 
+static void test_it_has_slots_only_while_it_is_available(void **state)
+{
+    static const struct {
+        bool gone, failing, kept, waits;
+        int n_out, n_reserved, n_accepted, room;
+        bool may_first, may_more;
+    } cases[] = {
+        {.room = 4, .may_first = true, .may_more = true},
+        {.n_out = 1, .n_reserved = 1, .n_accepted = 1, .room = 1, .may_first = true, .may_more = true},
+        {.n_out = 2, .n_reserved = 1, .n_accepted = 1, .may_first = true},
+        {.n_accepted = 5, .may_first = true},
+        {.gone = true},
+        {.failing = true},
+        {.kept = true},
+        {.waits = true},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct application a = reached();
+
+        a.gone = cases[i].gone;
+        a.probe.failing = cases[i].failing;
+        a.place.owner = cases[i].kept;
+        a.limiter.wait_until_ms = cases[i].waits ? 11 : 0;
+        a.n_out = cases[i].n_out;
+        a.n_reserved = cases[i].n_reserved;
+        a.n_accepted = cases[i].n_accepted;
+        assert_int_equal(application_taken(&a), cases[i].n_out + cases[i].n_reserved + cases[i].n_accepted);
+        assert_int_equal(application_room(&a, 10), cases[i].room);
+        assert_int_equal(application_may_send(&a, 10, 0), cases[i].may_first);
+        assert_int_equal(application_may_send(&a, 10, 1), cases[i].may_more);
+    }
+}
+
+/* First time at which a message may keep slots free beside a request in flight, asked each millisecond. */
+static int64_t keeps_from_ms(struct application *a, int64_t now_ms)
+{
+    while (application_take_place(a, now_ms, 7, false) == PLACE_BESIDE)
+        now_ms++;
+    return now_ms;
+}
+
+static void test_the_account_of_idle_slots_is_bounded(void **state)
+{
+    const int64_t hour_ms = 3600000;
+    struct application a = reached();
+
+    send(&a, false);
+    assert_int_equal(keeps_from_ms(&a, hour_ms), hour_ms); /* 2 s have been saved, not 6 minutes */
+    application_leave_place(&a, hour_ms + 2500, 7);
+    assert_int_equal(keeps_from_ms(&a, hour_ms + 2500), hour_ms + 2500 + 10 * 500 + 10);
+    application_leave_place(&a, 2 * hour_ms, 7); /* costs a window, not an hour */
+    assert_int_equal(keeps_from_ms(&a, 2 * hour_ms), 2 * hour_ms + 10 * 30000 + 10);
+}
+
+static void test_its_deadline_is_the_first_of_its_waits(void **state)
+{
+    static const struct {
+        int64_t probe_ms, limit_ms, since_ms, until_ms; /* 0: none. of quarantine: waits since, joined from */
+        bool probe_sent;
+        int64_t deadline_ms;
+    } cases[] = {
+        {.deadline_ms = INT64_MAX},
+        {.probe_ms = 5000, .deadline_ms = 5000},
+        {.probe_ms = 5000, .probe_sent = true, .deadline_ms = INT64_MAX},
+        {.probe_ms = 5000, .limit_ms = 4000, .deadline_ms = 4000},
+        {.probe_ms = 3000, .limit_ms = 4000, .deadline_ms = 3000},
+        {.since_ms = 900, .deadline_ms = 30900},
+        {.since_ms = 900, .probe_ms = 30899, .deadline_ms = 30899},
+        {.since_ms = 900, .probe_ms = 30901, .deadline_ms = 30900},
+        {.since_ms = -29000, .deadline_ms = INT64_MAX}, /* has waited for a window */
+        {.since_ms = -28999, .deadline_ms = 1001},
+        {.since_ms = 900, .until_ms = 2000, .deadline_ms = 2000},
+        {.since_ms = 900, .until_ms = 2000, .probe_ms = 1500, .deadline_ms = 1500},
+        {.since_ms = 900, .until_ms = 1001, .deadline_ms = 1001},
+        {.since_ms = 900, .until_ms = 1000, .deadline_ms = INT64_MAX},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct application a = reached();
+
+        a.probe.at_ms = cases[i].probe_ms ? cases[i].probe_ms : INT64_MAX;
+        a.probe.sent = cases[i].probe_sent;
+        a.limiter.wait_until_ms = cases[i].limit_ms;
+        a.place.owner = cases[i].since_ms != 0;
+        a.place.since_ms = cases[i].since_ms;
+        a.place.taken = cases[i].until_ms != 0;
+        a.place.until_ms = cases[i].until_ms;
+        assert_int_equal(application_deadline(&a, 1000), cases[i].deadline_ms);
+    }
+}
+
+static void test_a_status_429_is_a_sign_of_life_and_503_is_none(void **state)
+{
+    static const int statuses[] = {429, 503};
+
+    for (size_t i = 0; i < COUNT(statuses); i++) {
+        struct application a = reached();
+        struct application_request before = send(&a, false), r = send(&a, false);
+
+        assert_int_equal(crash(&a, 10, &r), CRASH_QUARANTINED);
+        application_returned(&a);
+        application_refused_politely(&a, &before, 429); /* sent before the crash */
+        assert_false(a.seen_alive);
+        r = send(&a, false);
+        application_returned(&a);
+        application_refused_politely(&a, &r, statuses[i]);
+        r = send(&a, true);
+        assert_int_equal(crash(&a, 20, &r), statuses[i] == 429 ? CRASH_CHARGED : CRASH_UNPROVEN);
+    }
+}
+
+static void test_unproven_charges_of_all_messages_share_their_intervals(void **state)
+{
+    struct application a = reached();
+    struct application_request r;
+
+    assert_true(application_charges_unproven(&a, 1000, 5000));
+    assert_false(application_charges_unproven(&a, 5999, 5000));
+    assert_true(application_charges_unproven(&a, 6000, 5000));
+    assert_false(application_charges_unproven(&a, 15999, 5000));
+    assert_true(application_charges_unproven(&a, 16000, 5000));
+    assert_int_equal(a.unproven_step, 3);
+    r = send(&a, false);
+    answer(&a, 16001, &r); /* seen alive */
+    assert_true(application_charges_unproven(&a, 16002, 5000));
+}
+
+static void test_failed_probes_come_ever_more_rarely(void **state)
+{
+    static const struct application_rules rules[] = {
+        {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000},
+        {.concurrency = 16, .ready_interval_ms = 10, .window_ms = 30000},
+    };
+
+    for (size_t i = 0; i < COUNT(rules); i++) {
+        struct application a;
+        int64_t now_ms = 0, most_ms = 50, last_ms = i ? 50 : 1000;
+
+        application_init(&a, &rules[i], 0);
+        for (int k = 0; k < 8; k++) {
+            assert_true(application_wants_probe(&a, now_ms));
+            application_probe_sent(&a);
+            assert_false(application_wants_probe(&a, now_ms)); /* a probe is in flight */
+            application_probed(&a, now_ms, false, true, (uint64_t)(most_ms - most_ms / 10));
+            assert_int_equal(a.probe.at_ms - now_ms, most_ms);
+            assert_false(application_wants_probe(&a, a.probe.at_ms - 1));
+            now_ms = a.probe.at_ms;
+            most_ms = most_ms * 2 < last_ms ? most_ms * 2 : last_ms;
+        }
+    }
+}
+
+static void test_a_ready_url_that_fails_stops_requests_but_not_connections(void **state)
+{
+    static const struct application_rules rules = {
+        .concurrency = 16, .has_ready_url = true, .ready_interval_ms = 300, .window_ms = 30000};
+    struct application a;
+
+    application_init(&a, &rules, 0);
+    application_probe_sent(&a);
+    application_probed(&a, 10, true, false, 0);
+    assert_int_equal(a.back_ms, 10);
+    assert_int_equal(a.probe.at_ms, 1010); /* while all is well once a second */
+    application_probe_sent(&a);
+    application_probed(&a, 1010, false, false, 45); /* answers an error */
+    assert_false(a.gone);
+    assert_true(a.probe.failing);
+    assert_false(a.refused);
+    assert_int_equal(a.limiter.limit, 1);
+    assert_false(application_may_send(&a, 1010, 0));
+    assert_int_equal(a.probe.at_ms, 1060);
+    a.limiter.threshold = 3;
+    application_probe_sent(&a);
+    application_probed(&a, 1060, false, true, 0); /* refuses the connection */
+    assert_true(a.gone);
+    assert_true(a.refused);
+    assert_int_equal(a.limiter.threshold, 3); /* only the first failure lowers it */
+    application_probe_sent(&a);
+    application_probed(&a, 1200, true, false, 0);
+    assert_true(application_may_send(&a, 1200, 0));
+    assert_int_equal(a.back_ms, 1200);
+    assert_int_equal(a.probe.n_failures, 0);
+    a.rules.ready_interval_ms = 4000;
+    application_probe_sent(&a);
+    application_probed(&a, 2200, true, false, 0);
+    assert_int_equal(a.back_ms, 1200);
+    assert_int_equal(a.probe.at_ms, 6200);
+}
+
+static void test_after_a_crash_others_go_first_until_shortly_after_its_return(void **state)
+{
+    struct application a = reached();
+    struct application_request r;
+
+    assert_int_equal(application_others_first_ms(&a), 0);
+    r = send(&a, false);
+    crash(&a, 20, &r);
+    application_unreachable(&a, 30, true);
+    application_probe_sent(&a);
+    application_probed(&a, 500, true, false, 0);
+    assert_int_equal(application_others_first_ms(&a), 600);
+}
+
+static void test_a_crash_asks_for_a_probe_now_and_counts_once(void **state)
+{
+    struct application a = reached();
+    struct application_request r[3];
+
+    for (int i = 0; i < 3; i++)
+        r[i] = send(&a, false);
+    assert_false(application_wants_probe(&a, 100000));
+    crash(&a, 20, &r[0]);
+    assert_true(application_wants_probe(&a, 20));
+    assert_int_equal(a.probe.at_ms, 20);
+    a.probe.at_ms = 15; /* due already */
+    crash(&a, 30, &r[1]);
+    assert_int_equal(a.n_crashes, 1);
+    assert_int_equal(a.probe.at_ms, 15);
+    application_returned(&a);
+    application_answered(&a, 40, &r[2]); /* sent before the crash: no sign of life */
+    assert_false(a.seen_alive);
+    r[0] = send(&a, false);
+    assert_int_equal(r[0].n_crashes, 1);
+    crash(&a, 50, &r[0]);
+    assert_int_equal(a.n_crashes, 2);
+    assert_int_equal(a.probe.at_ms, 15);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,6 +595,15 @@ int main(void)
         cmocka_unit_test(test_a_probe_that_began_before_a_crash_is_followed_by_another),
         cmocka_unit_test(test_who_has_a_slot_and_nobody_beside_it_has_the_place),
         cmocka_unit_test(test_reached_for_the_first_time_it_was_not_down),
+        cmocka_unit_test(test_it_has_slots_only_while_it_is_available),
+        cmocka_unit_test(test_the_account_of_idle_slots_is_bounded),
+        cmocka_unit_test(test_its_deadline_is_the_first_of_its_waits),
+        cmocka_unit_test(test_a_status_429_is_a_sign_of_life_and_503_is_none),
+        cmocka_unit_test(test_unproven_charges_of_all_messages_share_their_intervals),
+        cmocka_unit_test(test_failed_probes_come_ever_more_rarely),
+        cmocka_unit_test(test_a_ready_url_that_fails_stops_requests_but_not_connections),
+        cmocka_unit_test(test_after_a_crash_others_go_first_until_shortly_after_its_return),
+        cmocka_unit_test(test_a_crash_asks_for_a_probe_now_and_counts_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
