@@ -164,6 +164,72 @@ static void test_counter(void **state)
     assert_int_equal(c.total, 6);
 }
 
+/* Each bound is the one beside it, also where the largest value is not the middle of its bucket. */
+static void test_quantiles_beyond_the_bounds(void **state)
+{
+    static struct histogram h;
+    (void)state;
+
+    histogram_reset(&h);
+    histogram_add(&h, 992);
+    histogram_add(&h, 1007);
+    assert_int_equal(histogram_quantile(&h, 1000), 1000);
+    assert_int_equal(histogram_quantile(&h, 1001), 1000);
+    assert_int_equal(histogram_quantile(&h, -1), 1000);
+}
+
+/* --- the table of fields --- */
+
+static void test_each_key_of_a_line_is_found(void **state)
+{
+    char key[STATS_KEY_MAX];
+    int n_keys = 0;
+    (void)state;
+
+    for (int f = 0; f < N_FIGURES; f++) {
+        const struct stats_field_info *info = stats_field_info((enum stats_field)f);
+        size_t n = 0;
+
+        assert_int_equal(stats_field_find(info->name, f), f);
+        for (; stats_key((enum stats_field)f, n, key); n++) {
+            assert_int_equal(stats_field_find(key, f), f);
+            assert_memory_equal(key, info->name, strlen(info->name));
+            assert_int_in_range(stats_field_find(key, 0), 0, f);
+        }
+        n_keys += (int)n;
+        assert_int_equal(n, info->kind == STATS_KIND_VALUE ? 1 : info->kind == STATS_KIND_LATENCY ? 3 : 2);
+        assert_int_equal(stats_kind_sentence(info->kind) == NULL, info->kind == STATS_KIND_VALUE);
+    }
+    assert_true(n_keys > N_FIGURES);
+    assert_int_equal(stats_field_find("no_such_field", 0), -1);
+    assert_int_equal(stats_field_find(stats_field_info(0)->name, N_FIGURES), -1);
+}
+
+static void test_the_keys_of_each_kind(void **state)
+{
+    static const struct {
+        enum stats_field field;
+        const char *keys[3];
+    } cases[] = {
+        {STATS_STATE, {"state"}},
+        {STATS_RECEIVED, {"received", "received_total"}},
+        {STATS_FORWARD_MS, {"forward_ms_p50", "forward_ms_p99", "forward_ms_max"}},
+        {STATS_CLAIM_BATCH, {"claim_batch_p50", "claim_batch_max"}},
+        {(enum stats_field)OUTBOX_FIELD_RELAY_MS, {"relay_ms_p50", "relay_ms_p99"}},
+    };
+    char key[STATS_KEY_MAX];
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        for (size_t k = 0; k < 3; k++) {
+            assert_int_equal(stats_key(cases[i].field, k, key), cases[i].keys[k] != NULL);
+            if (cases[i].keys[k])
+                assert_string_equal(key, cases[i].keys[k]);
+        }
+        assert_false(stats_key(cases[i].field, 3, key));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +240,9 @@ int main(void)
         cmocka_unit_test(test_against_exact_quantiles),
         cmocka_unit_test(test_ranks_of_few),
         cmocka_unit_test(test_counter),
+        cmocka_unit_test(test_quantiles_beyond_the_bounds),
+        cmocka_unit_test(test_each_key_of_a_line_is_found),
+        cmocka_unit_test(test_the_keys_of_each_kind),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
