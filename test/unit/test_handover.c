@@ -1,5 +1,7 @@
 /* The active replica of an ordered queue: owners, stepping behind them, leaving. */
 #include "bed.h"
+#include "core/handover.h"
+#include "fields.h"
 #include "onceward/core/handover.h"
 
 enum { SELF = 1, OTHER = 2, MEMBERS_MAX = 8, PARTITIONS_MAX = 64 };
@@ -444,6 +446,144 @@ static void test_it_leaves_a_partition_to_others_that_are_subscribed_to_it(void 
     end(w);
 }
 
+/* Replicas of two versions must compute the same owners during an upgrade. */
+static void test_owners_and_hashes_stay_the_same(void **state)
+{
+    static const uint64_t members[] = {1, 2, 3}, partitions[] = {10, 11, 12, 13, 14, 15, 16};
+    static const uint64_t expected[] = {3, 3, 2, 3, 2, 1, 1};
+    uint64_t owners[COUNT(partitions)];
+
+    assert_true(handover_hash("", 0) == 17665956581633026203u);
+    assert_true(handover_hash("orders-1", 8) == 13438025036837555122u);
+    handover_assign(members, COUNT(members), partitions, COUNT(partitions), owners);
+    assert_memory_equal(owners, expected, sizeof(owners));
+}
+
+/* Each replica lists the partitions in the order of its own configuration. */
+static void test_owners_depend_on_the_names_of_the_partitions(void **state)
+{
+    for (uint64_t other = 1; other <= 20; other++) {
+        struct world *w = world();
+        const uint64_t members[] = {SELF, OTHER}, names[] = {other, 0};
+        uint64_t owners[2];
+
+        for (int i = 0; i < 2; i++)
+            handover_init(&w->q[i], SELF, names[i]);
+        report(w, OTHER, 1, 2);
+        handover_assign(members, 2, names, 2, owners);
+        for (int i = 0; i < 2; i++)
+            assert_true(w->q[i].handover.owner == owners[i]);
+        end(w);
+    }
+}
+
+static void test_when_a_replica_steps_behind_the_owner(void **state)
+{
+    static const struct {
+        int64_t settled_ms, heard_ms, stepped_ms, held_ms,
+            returned_ms; /* so long ago; 0: the usual, or never */
+        int64_t ahead, behind;
+        bool holds, paused, left, drains, steps;
+    } cases[] = {
+        {.ahead = 2, .behind = 1, .steps = true},
+        {.ahead = 2, .steps = true},
+        {.ahead = 2, .behind = 2},
+        {.behind = 1}, /* the owner is not subscribed */
+        {.ahead = 2, .settled_ms = 800, .steps = true},
+        {.ahead = 2, .settled_ms = 799},
+        {.ahead = 2, .heard_ms = 9999, .steps = true},
+        {.ahead = 2, .heard_ms = 10000},
+        {.ahead = 2, .left = true},
+        {.ahead = 2, .drains = true},
+        {.ahead = 2, .paused = true},
+        /* once a minute while the members stay the same */
+        {.ahead = 2, .settled_ms = 90000, .stepped_ms = 59999},
+        {.ahead = 2, .settled_ms = 90000, .stepped_ms = 60000, .steps = true},
+        {.ahead = 2, .settled_ms = 900, .stepped_ms = 900},
+        {.ahead = 2, .settled_ms = 900, .stepped_ms = 901, .steps = true},
+        /* with messages */
+        {.ahead = 2, .holds = true, .held_ms = 2499},
+        {.ahead = 2, .holds = true, .held_ms = 2500, .steps = true},
+        {.ahead = 2, .holds = true, .held_ms = 2500, .paused = true, .steps = true},
+        {.ahead = 2, .holds = true, .held_ms = 2500, .returned_ms = 59999},
+        {.ahead = 2, .holds = true, .held_ms = 2500, .returned_ms = 60000, .steps = true},
+        {.ahead = 2, .returned_ms = 10, .steps = true},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct world *w = world();
+        struct queue *q = &w->q[0];
+        struct handover *h = &q->handover;
+
+        w->now = 1000000;
+        if (cases[i].holds)
+            deliver(w, 0);
+        if (cases[i].paused)
+            queue_refused(q, w->now, PAUSE_OPERATOR, "test");
+        h->ahead = cases[i].ahead;
+        h->behind = cases[i].behind;
+        h->heard_ms = w->now - cases[i].heard_ms;
+        h->stepped_ms = cases[i].stepped_ms ? w->now - cases[i].stepped_ms : 0;
+        h->wanted_ms = cases[i].held_ms ? w->now - cases[i].held_ms : 0;
+        h->returned_ms = cases[i].returned_ms ? w->now - cases[i].returned_ms : 0;
+        q->share->members.since_ms = w->now - (cases[i].settled_ms ? cases[i].settled_ms : 90000);
+        q->left_to_others = cases[i].left;
+        q->drain = cases[i].drains ? DRAIN_FINISHING : DRAIN_NO;
+        handover_step(q, w->now);
+        if (h->steps != cases[i].steps)
+            fail_msg("case %zu", i);
+        assert_int_equal(q->order.stop != NULL, cases[i].steps);
+        q->drain = DRAIN_NO;
+        end(w);
+    }
+}
+
+static void test_the_time_from_which_it_wants_to_step(void **state)
+{
+    struct world *w = world();
+    struct handover *h = &w->q[0].handover;
+
+    deliver(w, 0);
+    h->ahead = 2;
+    h->heard_ms = w->now;
+    w->q[0].share->members.since_ms = w->now - 800;
+    handover_step(&w->q[0], w->now);
+    assert_int_equal(h->wanted_ms, w->now);
+    handover_step(&w->q[0], w->now + 100);
+    assert_int_equal(h->wanted_ms, w->now);
+    h->ahead = 0; /* the owner has gone */
+    handover_step(&w->q[0], w->now + 200);
+    assert_int_equal(h->wanted_ms, 0);
+    end(w);
+}
+
+static void test_a_step_is_remembered_with_the_messages_that_it_returns(void **state)
+{
+    static const struct {
+        bool planned, steps, holds;
+        int64_t stepped_ms, returned_ms, again_ms;
+    } cases[] = {
+        {true, true, true, 5000, 5000, 5000}, {true, true, false, 5000, 0, 5000},
+        {true, false, true, 0, 0, 6000}, /* stopped for another reason: others get the queue first */
+        {false, true, true, 0, 0, 5000},      {false, false, true, 0, 0, 5000},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct world *w = world();
+        struct handover *h = &w->q[0].handover;
+
+        if (cases[i].holds)
+            deliver(w, 0);
+        h->steps = cases[i].steps;
+        h->wanted_ms = 4000;
+        assert_int_equal(handover_channel_lost(&w->q[0], 5000, cases[i].planned), cases[i].again_ms);
+        assert_int_equal(h->stepped_ms, cases[i].stepped_ms);
+        assert_int_equal(h->returned_ms, cases[i].returned_ms);
+        assert_false(h->steps || h->is_active || h->wanted_ms);
+        end(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -464,6 +604,11 @@ int main(void)
         cmocka_unit_test(test_it_returns_messages_once_a_minute_at_most),
         cmocka_unit_test(test_a_standby_is_shown_as_one_and_is_not_stuck),
         cmocka_unit_test(test_it_leaves_a_partition_to_others_that_are_subscribed_to_it),
+        cmocka_unit_test(test_owners_and_hashes_stay_the_same),
+        cmocka_unit_test(test_owners_depend_on_the_names_of_the_partitions),
+        cmocka_unit_test(test_when_a_replica_steps_behind_the_owner),
+        cmocka_unit_test(test_the_time_from_which_it_wants_to_step),
+        cmocka_unit_test(test_a_step_is_remembered_with_the_messages_that_it_returns),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
