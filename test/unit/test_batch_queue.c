@@ -1167,6 +1167,74 @@ static void a_failure_of_a_member_whose_window_is_over_is_read(void **state)
     buf_deinit(&by_token);
 }
 
+/* The members that succeeded show that the application works, however many were named before them. */
+static void failures_that_are_named_beside_a_success_do_not_count(void **state)
+{
+    struct world *w = world_of(0, false, answers_well);
+
+    w->says = names_all(30, 422);
+    for (int m = 0; m < 31; m++)
+        deliver(w, m, 0);
+    while (!w->n_requests)
+        run(w, w->now + 1);
+    assert_int_equal(w->q.share->brake.n, 0);
+    run(w, w->now + 20000);
+    assert_int_equal(w->n_requests, 1);
+    for (int m = 0; m < 31; m++)
+        assert_true(w->dead[m] == (m < 30) && w->completed[m] == (m == 30));
+    end(w);
+}
+
+/* Of the halves of a failed request the first to fail shows the same bad message, the second another one. */
+static void a_failed_request_counts_and_so_does_the_second_of_its_halves(void **state)
+{
+    static const int sizes[] = {100, 50, 50}, counts[] = {1, 1, 2};
+    struct world *w = world(true, all_are_bad);
+
+    w->takes_time = true;
+    for (int i = 0; i < 3; i++) {
+        while (w->n_requests < i + 2) /* the next one follows the answer */
+            run(w, w->now + 1);
+        assert_int_equal(w->sizes[i], sizes[i]);
+        assert_int_equal(w->q.share->brake.n, counts[i]);
+    }
+    end(w);
+}
+
+/* Twice all members wait together, since the application may be overloaded. */
+static void a_pair_that_is_refused_three_times_beside_successes_goes_in_halves(void **state)
+{
+    static const int sizes[] = {2, 1, 2, 1, 2};
+    struct world *w = world_of(0, true, refuses_pairs);
+
+    w->due_step = 60000;
+    deliver(w, 0, 0);
+    deliver(w, 1, 0);
+    for (int i = 0; i < 5; i++) {
+        if (i % 2)
+            deliver(w, 2 + i, 0);
+        while (w->n_requests == i && w->now < 600000)
+            run(w, w->now + 1);
+        assert_int_equal(w->sizes[i], sizes[i]);
+        run(w, w->now + 100); /* the release is written */
+        assert_int_equal(w->caps[0], i == 4);
+        assert_int_equal(w->caps[1], i == 4);
+    }
+    end(w);
+}
+
+static void a_body_that_is_larger_than_the_request_so_far_joins_it(void **state)
+{
+    struct world *w = world_of(0, true, answers_well);
+
+    deliver(w, 0, 0);
+    deliver(w, 1, 100000);
+    run(w, 60000);
+    assert_int_equal(w->sizes[0], 2);
+    assert_true(w->completed[0] && w->completed[1]);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1206,6 +1274,10 @@ int main(void)
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
         cmocka_unit_test(an_extended_request_keeps_its_size),
         cmocka_unit_test(a_failure_of_a_member_whose_window_is_over_is_read),
+        cmocka_unit_test(failures_that_are_named_beside_a_success_do_not_count),
+        cmocka_unit_test(a_failed_request_counts_and_so_does_the_second_of_its_halves),
+        cmocka_unit_test(a_pair_that_is_refused_three_times_beside_successes_goes_in_halves),
+        cmocka_unit_test(a_body_that_is_larger_than_the_request_so_far_joins_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -592,6 +592,23 @@ static void test_a_run_that_failed_as_a_whole_goes_in_smaller_ones(void **state)
     end(w);
 }
 
+/* Each free slot gets its share of the runs, not of their messages. */
+static void test_runs_of_two_keys_go_to_two_free_slots(void **state)
+{
+    for (int n_slots = 1; n_slots <= 2; n_slots++) {
+        struct world *w = world(true);
+
+        w->q.rules.concurrency = n_slots;
+        limiter_init(&w->application.limiter, n_slots);
+        limiter_init(&w->q.share->limiter, n_slots);
+        deliver_some(w, 1, 3, 1);
+        deliver_some(w, 4, 6, 2);
+        run(w, 100);
+        assert_string_equal(w->requests, n_slots == 1 ? "1 2<1 3<2 4 5<4 6<5;" : "1 2<1 3<2;4 5<4 6<5;");
+        end(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -614,6 +631,7 @@ int main(void)
         cmocka_unit_test(test_in_response_the_answer_decides),
         cmocka_unit_test(test_a_run_that_was_not_sent_ends_with_its_channel),
         cmocka_unit_test(test_a_run_that_failed_as_a_whole_goes_in_smaller_ones),
+        cmocka_unit_test(test_runs_of_two_keys_go_to_two_free_slots),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
