@@ -201,7 +201,7 @@ static bool turn_to(struct rig *r, enum outbox_action_kind kind, struct outbox_a
 }
 
 /* Asserts that the next question of this kind comes after that time; it is left to the caller. */
-static void asks_in(struct rig *r, enum outbox_action_kind kind, int64_t ms)
+static struct outbox_action asks_in(struct rig *r, enum outbox_action_kind kind, int64_t ms)
 {
     int64_t end_ms = r->now_ms + ms;
     struct outbox_action a;
@@ -209,6 +209,7 @@ static void asks_in(struct rig *r, enum outbox_action_kind kind, int64_t ms)
     for (; r->now_ms < end_ms; r->now_ms++)
         assert_false(turn_to(r, kind, &a));
     assert_true(turn_to(r, kind, &a));
+    return a;
 }
 
 /* Lets time pass, in which nothing happens before outbox_due_ms. */
@@ -1215,6 +1216,36 @@ static void look(struct rig *r, bool ended)
     turn(r);
 }
 
+/* To five times the configured interval, but not above 250 ms unless that interval is longer. */
+static void test_the_interval_between_polls_has_a_bound(void **state)
+{
+    static const struct {
+        int poll_ms, waits_ms[5];
+    } cases[] = {
+        {2, {2, 4, 8, 10, 10}},         {20, {20, 40, 80, 100, 100}},     {50, {50, 100, 200, 250, 250}},
+        {51, {51, 102, 204, 250, 250}}, {250, {250, 250, 250, 250, 250}}, {251, {251, 502, 1004, 1255, 1255}},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig r;
+
+        start(&r);
+        r.o.rules.poll_ms = cases[i].poll_ms;
+        outbox_hint(&r.o, r.now_ms);
+        answer(&r, 1, 0, true, "x"); /* answers a poll during which a hint came */
+        pass(&r, cases[i].poll_ms < 5 ? cases[i].poll_ms : 5);
+        answer(&r, 1, 0, true, "x");
+        for (int n = 0; n < 5; n++) {
+            pass(&r, cases[i].waits_ms[n] - 1);
+            assert_int_equal(r.n_looked, n);
+            pass(&r, 1);
+            assert_int_equal(r.n_looked, n + 1);
+            look(&r, false);
+        }
+        outbox_deinit(&r.o);
+    }
+}
+
 static void test_the_poll_grows_while_nothing_comes(void **state)
 {
     static const int waits[] = {50, 100, 200, 250, 250};
@@ -1557,6 +1588,149 @@ static void test_an_answer_to_what_is_forgotten_is_of_no_use(void **state)
     outbox_deinit(&r.o);
 }
 
+/* Nacks, and closes of the channel for one reason, are logged once a minute. */
+static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
+{
+    static const struct {
+        bool is_nack;
+        int64_t last_ms;
+        int n;
+    } cases[] = {{true, 59999, 1}, {true, 60000, 2}, {false, 59999, 1}, {false, 60000, 2}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int64_t began_ms;
+        struct rig r;
+
+        start(&r);
+        prove(&r);
+        answer(&r, 2, 2, true, "x");
+        began_ms = r.now_ms;
+        for (int64_t ms = 0; ms <= 60000; ms += 10000) {
+            r.now_ms = began_ms + (ms < 60000 ? ms : cases[i].last_ms);
+            r.o.link.quiet_since_ms = r.now_ms; /* other rows are confirmed */
+            turn(&r);
+            assert_int_equal(r.o.sent.len, 1);
+            if (cases[i].is_nack)
+                outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
+            else
+                outbox_channel_lost(&r.o, r.now_ms, 541, "INTERNAL_ERROR");
+            outbox_channel_open(&r.o, r.now_ms);
+            turn(&r);
+            assert_int_equal(r.said[cases[i].is_nack ? OUTBOX_TOLD_NACKED : OUTBOX_TOLD_CLOSED].n,
+                             ms < 60000 ? 1 : cases[i].n);
+        }
+        outbox_deinit(&r.o);
+    }
+}
+
+/* Up to 64 letters, and up to 1 MiB of bodies, in a statement; a larger one alone. */
+static void test_dead_letters_are_written_together_within_bounds(void **state)
+{
+    static const struct {
+        size_t body_len;
+        int n;
+        size_t expected[4];
+    } cases[] = {
+        {1000, 64, {64}},
+        {1000, 65, {64, 1}},
+        {OUTBOX_LETTERS_BYTES / 4, 9, {4, 4, 1}},
+        {OUTBOX_LETTERS_BYTES / 4 + 1, 9, {3, 3, 3}},
+        {OUTBOX_LETTERS_BYTES + 1, 2, {1, 1}},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct outbox_action a;
+        struct rig r;
+
+        start(&r);
+        outbox_batch_came(&r.o, r.now_ms, SLICE("batch"), true);
+        for (int n = 1; n <= cases[i].n; n++)
+            outbox_row_came(
+                &r.o, r.now_ms,
+                &(struct outbox_new){.seq = n, .exchange = SLICE("x"), .body_len = cases[i].body_len});
+        outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+        for (size_t k = 0; cases[i].expected[k]; k++) {
+            assert_true(turn_to(&r, OUTBOX_DEAD_LETTERS, &a));
+            assert_int_equal(r.o.dead_lettering.len, cases[i].expected[k]);
+            carry_out(&r, &a);
+        }
+        assert_false(turn_to(&r, OUTBOX_DEAD_LETTERS, &a));
+        assert_int_equal(r.n_buried, cases[i].n);
+        snprintf(r.told, sizeof(r.told), "too_large: %zu bytes; outbox.max_message is 100",
+                 cases[i].body_len);
+        assert_string_equal(r.buried, r.told);
+        outbox_deinit(&r.o);
+    }
+}
+
+/* 100 ms after the one before, or after 256 rows. */
+static void test_the_position_is_written_at_intervals(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    answer(&r, 2, 259, true, "x");
+    for (uint64_t i = 2; i <= 258; i++) {
+        outbox_confirmed(&r.o, r.now_ms, i, false, false);
+        turn(&r);
+        assert_int_equal(r.n_written, i < 258 ? 2 : 3);
+        assert_int_equal(r.written, i < 258 ? 2 : 258);
+    }
+    confirm_all(&r);
+    pass(&r, 99);
+    assert_int_equal(r.n_written, 3);
+    pass(&r, 1);
+    assert_int_equal(r.n_written, 4);
+    assert_int_equal(r.written, -1);
+    outbox_deinit(&r.o);
+}
+
+/* Rows in memory are bounded in number and in bytes. */
+static void test_reading_stops_while_the_rows_in_memory_are_full(void **state)
+{
+    static const struct {
+        int n_rows;
+        size_t n_bytes; /* together; 0: small */
+        int n;          /* rows asked for; 0: none are */
+    } cases[] = {
+        {767, 0, 256},
+        {768, 0, 256},
+        {769, 0, 0},
+        {1024, 0, 0},
+        {2, OUTBOX_HELD_BYTES - 1, 256},
+        {2, OUTBOX_HELD_BYTES, 0},
+    };
+    char *large = calloc(1, OUTBOX_HELD_BYTES);
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct outbox_action a;
+        struct rig r;
+        size_t n_bytes = cases[i].n_bytes;
+
+        start(&r);
+        r.o.rules.max_message_bytes = OUTBOX_HELD_BYTES;
+        outbox_batch_came(&r.o, r.now_ms, SLICE("batch"), false);
+        for (int n = 1; n <= cases[i].n_rows; n++) {
+            size_t len = n == 2 && n_bytes ? n_bytes - 2 * (sizeof(struct outbox_row) + 1) : 0;
+
+            outbox_row_came(&r.o, r.now_ms,
+                            &(struct outbox_new){
+                                .seq = n, .exchange = SLICE("x"), .body = {large, len}, .body_len = len});
+        }
+        outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+        assert_int_equal(turn_to(&r, OUTBOX_READ, &a), cases[i].n > 0);
+        if (cases[i].n)
+            assert_int_equal(a.n, cases[i].n);
+        else
+            assert_true(outbox_due_ms(&r.o, r.now_ms) > r.now_ms);
+        outbox_deinit(&r.o);
+    }
+    free(large);
+}
+
 /* --- questions that fail, or whose answer comes too late --- */
 
 /* Puts a question in flight, which is not answered. Its exchange is y, which is missing. */
@@ -1649,6 +1823,120 @@ static void answer_as(struct rig *r, enum outbox_action_kind kind, enum outbox_a
     }
 }
 
+/* Over one row in flight. Other codes are not about a message: it is sent again, a second later or at once on a new
+ * connection. */
+static void test_each_code_of_a_closed_channel_has_its_end(void **state)
+{
+    static const struct {
+        int code;
+        const char *buried; /* NULL: it is sent again */
+    } cases[] = {
+        {311, "too_large: why"},
+        {403, "refused: why"},
+        {404, "no_exchange: why"},
+        {406, "refused: why"},
+        {310, NULL},
+        {402, NULL},
+        {405, NULL},
+        {407, NULL},
+        {504, NULL},
+        {541, NULL},
+        {0, NULL},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct rig r;
+
+        start(&r);
+        answer(&r, 1, 1, true, "x");
+        outbox_channel_lost(&r.o, r.now_ms, cases[i].code, cases[i].code == 403 ? "why topic 't'" : "why");
+        turn(&r);
+        assert_int_equal(r.o.sent.len, 0);
+        outbox_channel_open(&r.o, r.now_ms);
+        turn(&r);
+        assert_int_equal(r.n_buried, cases[i].buried != NULL);
+        if (cases[i].buried) {
+            assert_memory_equal(r.buried, cases[i].buried, strlen(cases[i].buried));
+        } else {
+            assert_string_equal(r.said[OUTBOX_TOLD_CLOSED].text, "why");
+            pass(&r, 999);
+            assert_int_equal(r.o.sent.len, 0);
+            if (i % 2) {
+                outbox_unlinked(&r.o, r.now_ms, 0, "");
+                outbox_linked(&r.o, r.now_ms);
+                turn(&r);
+            } else {
+                pass(&r, 1);
+            }
+            assert_int_equal(r.o.sent.len, 1);
+        }
+        outbox_deinit(&r.o);
+    }
+}
+
+/* The server does not know the batch, or there is no position: the relay renews its lease and begins there. */
+static void test_a_restart_forgets_the_rows_and_reads_after_100_ms(void **state)
+{
+    static const enum outbox_action_kind kinds[] = {OUTBOX_READ, OUTBOX_WRITE};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct outbox_action a;
+        struct rig r;
+
+        start(&r);
+        if (kinds[i] == OUTBOX_WRITE) {
+            answer(&r, 1, 2, false, "x");
+            assert_true(r.o.reading.ask == OUTBOX_ASKED);
+            outbox_read_ends(&r.o, r.now_ms, OUTBOX_AGAIN);
+            outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
+            assert_true(turn_to(&r, OUTBOX_WRITE, &a));
+        }
+        r.n_asked = 0;
+        answer_as(&r, kinds[i], OUTBOX_RESTART);
+        outbox_hint(&r.o, r.now_ms); /* does not shorten the wait */
+        assert_int_equal(r.o.rows.len, 0);
+        a = asks_in(&r, OUTBOX_READ, 100);
+        assert_null(a.batch);
+        assert_int_equal(r.n_asked, 1);
+        assert_int_equal(r.said[OUTBOX_TOLD_LEFT].n, 0);
+        outbox_deinit(&r.o);
+    }
+}
+
+/* A row that is confirmed but not yet deleted would be read and sent once more. */
+static void test_parked_rows_stay_in_memory_while_one_is_being_deleted(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 5, true, "y");
+    for (int i = 0; i < 3; i++)
+        refuse(&r);
+    pass(&r, 1000);
+    assert_string_equal(r.last, "m3");
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, false);
+    assert_true(turn_to(&r, OUTBOX_UNPARK, &a));
+    turn(&r);
+    assert_int_equal(r.o.sent.len, 2);
+    outbox_channel_lost(&r.o, r.now_ms, 404, missing);
+    outbox_channel_open(&r.o, r.now_ms);
+    turn(&r);
+    assert_int_equal(r.o.sent.len, 1);
+    outbox_channel_lost(&r.o, r.now_ms, 404, missing);
+    outbox_channel_open(&r.o, r.now_ms);
+    turn(&r);
+    assert_int_equal(r.o.parked_rows.len, 3);
+    unpark(&r);
+    assert_int_equal(r.o.parked_rows.len, 2);
+    r.n_sent = 0;
+    for (int i = 0; i < 3; i++, confirm_all(&r))
+        pass(&r, 1000);
+    assert_int_equal(r.n_sent, 2);
+    assert_int_equal(n_left(&r), 0);
+    outbox_deinit(&r.o);
+}
+
 static void test_a_question_that_failed_is_asked_again_a_second_later(void **state)
 {
     static const enum outbox_action_kind kinds[] = {
@@ -1660,6 +1948,8 @@ static void test_a_question_that_failed_is_asked_again_a_second_later(void **sta
         struct rig r;
 
         ask(&r, kinds[i]);
+        turn(&r);
+        assert_true(outbox_due_ms(&r.o, r.now_ms) > r.now_ms); /* not for the question in flight */
         answer_as(&r, kinds[i], OUTBOX_AGAIN);
         if (kinds[i] == OUTBOX_READ)
             outbox_hint(&r.o, r.now_ms); /* does not shorten the wait */
@@ -1865,6 +2155,14 @@ int main(void)
         cmocka_unit_test(test_the_wait_after_a_nack_doubles_until_something_passes),
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
+        cmocka_unit_test(test_the_interval_between_polls_has_a_bound),
+        cmocka_unit_test(test_each_code_of_a_closed_channel_has_its_end),
+        cmocka_unit_test(test_a_restart_forgets_the_rows_and_reads_after_100_ms),
+        cmocka_unit_test(test_parked_rows_stay_in_memory_while_one_is_being_deleted),
+        cmocka_unit_test(test_a_lasting_fault_is_logged_once_a_minute),
+        cmocka_unit_test(test_dead_letters_are_written_together_within_bounds),
+        cmocka_unit_test(test_the_position_is_written_at_intervals),
+        cmocka_unit_test(test_reading_stops_while_the_rows_in_memory_are_full),
         cmocka_unit_test(test_a_question_that_failed_is_asked_again_a_second_later),
         cmocka_unit_test(test_an_answer_that_the_lease_is_lost_ends_its_work),
         cmocka_unit_test(test_an_answer_to_a_question_of_the_former_lease_is_ignored),
