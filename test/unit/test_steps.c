@@ -468,6 +468,18 @@ static void test_a_kept_answer_is_void_when_the_token_is(void **state)
     bed_end(b);
 }
 
+static void test_a_kept_answer_ends_with_its_queue(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_pass(b, BED_WINDOW_MS);
+    bed_asks(b, OP_REVOKE);
+    bed_answer(b, d, 200);
+    assert_non_null(d->claim->kept);
+    bed_end(b); /* frees it */
+}
+
 /* The answer of one attempt is never stored with the completion of another. */
 static void test_an_empty_answer_stores_nothing(void **state)
 {
@@ -1034,12 +1046,19 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     struct delivery *d = bed_newest(b);
 
     bed_waits_between(b, d, OP_DEAD_LETTER, WAIT_CIRCLING, 200, 2000);
+    int64_t wait = d->timer.at_ms - b->now;
+
     fail_others(b, 4);
+    assert_null(bed_told(b, EVENT_DEAD_AGAIN)); /* it has no letter yet */
+    assert_int_equal(bed_told(b, EVENT_PARKED)->ms, wait);
     assert_true(b->q.share->brake.on);
     bed_pass(b, 2000);
     bed_next(b);
     assert_int_equal(d->op, OP_DEAD_LETTER);
     assert_int_equal(d->wait, WAIT_BRAKE);
+    brake_succeeded(&b->q.share->brake);
+    queue_time(&b->q, b->now);
+    bed_wants(d, OP_DEAD_LETTER); /* it has waited for its round already */
     bed_end(b);
 }
 
@@ -1156,6 +1175,330 @@ static void test_a_message_without_attempts_waits_while_another_can_be_tried(voi
     }
 }
 
+/* --- the row is completed already --- */
+
+/* Brings a delivery to an operation that writes or reads its row, after this answer. */
+static struct delivery *ask_after(struct bed *b, enum operation op, enum answer_kind kind, int status)
+{
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer_of(b, d, (struct answer){.kind = kind, .status = status, .retry_after_ms = -1});
+    if (op == OP_FAIL && status == 200) { /* not completed within the grace period */
+        for (int i = 0; i < 20 && d->op == OP_CHECK; i++) {
+            assert_ptr_equal(bed_asks(b, OP_CHECK), d);
+            bed_row(b, d, ROW_CLAIMED);
+            bed_pass(b, d->op == OP_CHECK ? d->timer.at_ms - b->now : 0);
+        }
+    }
+    while (!bed_next(b) || b->last.kind != ACTION_DATABASE)
+        bed_pass(b, 100);
+    b->n_told = 0;
+    assert_ptr_equal(b->last.d, d);
+    assert_string_equal(operation_infos[d->op].name, operation_infos[op].name);
+    return d;
+}
+
+/* A completed row contradicts the answer of a failure. It does not contradict the end of a window, nor a message that
+ * was not sent. */
+static void test_a_completed_row_contradicts_a_failure(void **state)
+{
+    static const struct {
+        bool transaction;
+        enum operation op;
+        enum answer_kind kind;
+        int status;
+        const char *text; /* NULL: no contradiction */
+    } cases[] = {
+        {true, OP_CHECK, ANSWER_STATUS, 200, NULL},
+        {true, OP_CHECK, ANSWER_STATUS, 202, NULL},
+        {true, OP_FAIL, ANSWER_STATUS, 200, NULL},
+        {false, OP_COMPLETE, ANSWER_STATUS, 200, NULL},
+        {true, OP_FAIL, ANSWER_STATUS, 500, "answered 500"},
+        {true, OP_RELEASE, ANSWER_STATUS, 409, "answered 409"},
+        {true, OP_DEAD_LETTER, ANSWER_STATUS, 400, "answered 400"},
+        {true, OP_RELEASE, ANSWER_DIED, 0, "reset"},
+        {true, OP_RELEASE, ANSWER_UNREACHABLE, 0, NULL},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(cases[i].transaction);
+        bool early = cases[i].op == OP_FAIL && cases[i].status == 200;
+
+        bed_sent(b, "other", 1);
+        struct delivery *d = ask_after(b, cases[i].op, cases[i].kind, cases[i].status);
+
+        bed_pass(b, 60000); /* between two lines about early answers */
+        bed_row(b, d, ROW_COMPLETED);
+        bed_wants(d, OP_ACK);
+        while (bed_next(b))
+            ;
+        const struct bed_line *l = bed_told(b, EVENT_ANSWER_CONTRADICTS_ROW);
+
+        assert_int_equal(l != NULL, cases[i].text != NULL);
+        if (l)
+            assert_string_equal(l->text, cases[i].text);
+        assert_int_equal(bed_n_told(b, EVENT_ANSWERED_BEFORE_COMMIT), early);
+        assert_int_equal(b->q.counts.completed.total, 1);
+        bed_end(b);
+    }
+}
+
+static void test_a_completed_row_does_not_contradict_the_end_of_its_window(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = ask(b, OP_REVOKE);
+
+    bed_row(b, d, ROW_COMPLETED);
+    bed_does(b, ACTION_ABANDON);
+    while (bed_next(b))
+        ;
+    assert_null(bed_told(b, EVENT_ANSWER_CONTRADICTS_ROW));
+    assert_null(bed_told(b, EVENT_ANSWERED_BEFORE_COMMIT));
+    bed_end(b);
+}
+
+static void test_a_copy_that_follows_is_a_duplicate(void **state)
+{
+    struct bed *b = bed_of(false);
+    struct delivery *d = bed_sent(b, "m", 1), *copy = bed_deliver(b, "m");
+
+    bed_answer(b, d, 200);
+    bed_asks(b, OP_COMPLETE);
+    bed_row(b, d, ROW_COMPLETED);
+    bed_wants(copy, OP_ACK);
+    assert_int_equal(b->q.counts.duplicates.total, 1);
+    assert_int_equal(b->q.counts.completed.total, 1);
+    bed_pass(b, 500);
+    while (bed_next(b))
+        ;
+    assert_int_equal(bed_n_told(b, EVENT_DUPLICATE), 1);
+    bed_end(b);
+}
+
+/* --- crashes --- */
+
+static void test_the_first_crash_in_company_is_logged(void **state)
+{
+    for (int crashes = 0; crashes < 3; crashes++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d;
+
+        bed_sent(b, "other", 1);
+        bed_deliver(b, "m");
+        d = bed_asks(b, OP_CLAIM);
+        b->application.place.credit_ms = 0; /* nothing can be sent alone now */
+        bed_row_of(b, d,
+                   (struct row){.answer = ROW_CLAIMED, .attempt = 1, .crashes = crashes, .unproven_ms = -1});
+        if (crashes == 2) {
+            bed_wants(d, OP_RELEASE);
+            bed_end(b);
+            continue;
+        }
+        bed_does(b, ACTION_FORWARD);
+        bed_answer_of(b, d, (struct answer){.kind = ANSWER_DIED, .retry_after_ms = -1});
+        bed_wants(d, OP_RELEASE);
+        assert_int_equal(delivery_release(d)->changes.crashes, crashes + 1);
+        while (bed_next(b))
+            ;
+        assert_int_equal(bed_n_told(b, EVENT_ALONE), !crashes);
+        bed_end(b);
+    }
+}
+
+/* Another message crashes the application while this one is awaited: it may be at fault, and is not charged. */
+static void test_a_crash_during_the_wait_for_a_commit_is_counted_and_not_charged(void **state)
+{
+    static const int statuses[] = {200, 202};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct bed *b = bed_of(true);
+        bool accepted = statuses[i] == 202;
+        struct delivery *other = bed_sent(b, "other", 1), *d = bed_sent(b, "m", 1);
+
+        bed_answer(b, d, statuses[i]);
+        bed_answer_of(b, other, (struct answer){.kind = ANSWER_DIED, .retry_after_ms = -1});
+        bed_pass(b, accepted ? BED_WINDOW_MS : 2000);
+        while (d->op != OP_CHECK || d->phase != PHASE_SENT)
+            assert_true(bed_next(b));
+        bed_row(b, d, ROW_CLAIMED);
+        bed_wants(d, accepted ? OP_FAIL : OP_RELEASE);
+        assert_int_equal(delivery_changes(d)->crashes, 1);
+        assert_int_equal(delivery_changes(d)->unproven_step, -1);
+        if (accepted) {
+            assert_true(delivery_failure(d)->only_expired);
+            assert_false(delivery_failure(d)->charged);
+        }
+        assert_int_equal(delivery_delay_ms(d) >= BED_WINDOW_MS, accepted);
+        assert_int_equal(b->q.share->brake.n, 0);
+        bed_end(b);
+    }
+}
+
+/* --- giving up --- */
+
+static void test_a_message_that_is_given_up_keeps_its_last_error(void **state)
+{
+    static const struct {
+        int status; /* 0: never forwarded */
+        const char *by, *error;
+    } cases[] = {{0, "ann", "given up by ann"},
+                 {0, "", "given up by an operator"},
+                 {500, "ann", "answered 500"},
+                 {409, "", "answered 409"}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(false);
+        struct delivery *d;
+
+        if (cases[i].status) {
+            d = bed_sent(b, "m", 1);
+            bed_answer(b, d, cases[i].status);
+            bed_asks(b, d->op);
+            bed_row(b, d, d->op == OP_FAIL ? ROW_FAILED : ROW_RELEASED);
+        } else {
+            d = bed_deliver(b, "m");
+            bed_asks(b, OP_CLAIM);
+            bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .wait_ms = 9000, .unproven_ms = -1});
+        }
+        queue_command_give_up(&b->q, b->now, cases[i].by, "m", sizeof("m"));
+        assert_ptr_equal(bed_asks(b, OP_CLAIM), d);
+        bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .wait_ms = 9000, .unproven_ms = -1});
+        bed_wants(d, OP_DEAD_LETTER);
+        assert_int_equal(delivery_dead_letter(d)->reason, DEAD_OPERATOR);
+        assert_int_equal(delivery_dead_letter(d)->row, LETTER_UNCLAIMED);
+        assert_string_equal(d->outcome.error, cases[i].error);
+        bed_end(b);
+    }
+}
+
+/* Whether a former letter was written is no question of a later attempt, which the row was claimed for. */
+static void test_a_letter_of_a_later_attempt_is_not_looked_for(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = ask(b, OP_DEAD_LETTER);
+
+    bed_row(b, d, ROW_UNKNOWN);
+    assert_true(queue_letter_is_looked_for(d));
+    bed_pass(b, 1000);
+    assert_ptr_equal(bed_asks(b, OP_DEAD_LETTER), d);
+    bed_row(b, d, ROW_ON_HOLD);
+    queue_command_retry(&b->q, b->now, "ann");
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, d, ROW_CLAIMED);
+    bed_does(b, ACTION_FORWARD);
+    bed_answer(b, d, 400);
+    bed_wants(d, OP_DEAD_LETTER);
+    assert_false(queue_letter_is_looked_for(d));
+    bed_end(b);
+}
+
+/* --- near the delivery limit --- */
+
+enum { LIMIT = 5 };
+
+/* Brings a delivery near its limit, which cannot be published again, to this state. */
+static struct delivery *near_limit(struct bed *b, enum operation op, enum wait_reason wait)
+{
+    struct arrival *a = bed_arrival(&b->q, "m");
+    struct delivery *d;
+
+    a->copy.delivery_count = LIMIT - 1;
+    a->message->redelivered = true;
+    if (op != OP_RENEW && op != OP_PUBLISH)
+        b->q.returns.no_renewal = "its queue drops its head";
+    queue_delivered(&b->q, b->now, a, NULL);
+    d = bed_newest(b);
+    if (op == OP_CLAIM && wait == WAIT_NONE)
+        return d;
+    bed_asks(b, op == OP_PUBLISH || op == OP_RENEW ? OP_RENEW : OP_CLAIM);
+    switch (op) {
+    case OP_PUBLISH:
+        bed_row(b, d, ROW_RENEWED);
+        break;
+    case OP_DEAD_LETTER:
+        bed_row(b, d, ROW_CLAIMED);
+        if (wait == WAIT_LOCKED) {
+            bed_asks(b, OP_DEAD_LETTER);
+            bed_row(b, d, ROW_LOCKED);
+        }
+        break;
+    default:
+        bed_row_of(b, d, (struct row){.answer = wait == WAIT_LOCKED ? ROW_LOCKED : ROW_LOST, .unproven_ms = -1});
+    }
+    return d;
+}
+
+/* A dead letter keeps its own reason only if it has no row, or waits for the circuit breaker. */
+static void test_a_message_stored_near_its_limit_has_that_reason(void **state)
+{
+    static const struct {
+        enum operation op;
+        enum wait_reason wait;
+        bool elsewhere;
+    } cases[] = {{OP_CLAIM, WAIT_LOCKED, true},
+                 {OP_RENEW, WAIT_LOCKED, false},
+                 {OP_PUBLISH, WAIT_NONE, false},
+                 {OP_DEAD_LETTER, WAIT_NONE, true},
+                 {OP_DEAD_LETTER, WAIT_LOCKED, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.delivery_limit = LIMIT;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = near_limit(b, cases[i].op, cases[i].wait);
+
+        assert_string_equal(operation_infos[d->op].name, operation_infos[cases[i].op].name);
+        assert_int_equal(d->wait, cases[i].wait);
+        error_text_set(d, "its own error", NULL);
+        life_go(&b->q, b->now, d, FACT_LEAVE, life_dead_letter_held(&b->q, b->now, d));
+        bed_wants(d, OP_DEAD_LETTER);
+        assert_int_equal(delivery_dead_letter(d)->reason, DEAD_DELIVERY_LIMIT);
+        assert_true(delivery_is_rowless(d));
+        assert_false(delivery_has_token(d));
+        assert_non_null(strstr(d->outcome.error, "delivered 4 times before; "));
+        assert_int_equal(strstr(d->outcome.error, "; its row is claimed elsewhere") != NULL,
+                         cases[i].elsewhere);
+        bed_end(b);
+    }
+}
+
+/* The claim decides what becomes of a message that is claimed, or will be in a moment. */
+static void test_a_message_leaves_near_its_limit_if_it_can_be_stored(void **state)
+{
+    static const struct {
+        enum operation op;
+        bool waits, has_token, works, has_body;
+        bool leaves;
+    } cases[] = {{OP_CLAIM, true, false, true, true, true},    {OP_CLAIM, false, false, true, true, false},
+                 {OP_CLAIM, true, false, false, true, false},  {OP_CLAIM, true, true, true, true, false},
+                 {OP_CLAIM, true, false, true, false, false},  {OP_CLAIM, true, true, false, true, false},
+                 {OP_DEAD_LETTER, false, false, true, true, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.delivery_limit = LIMIT;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = near_limit(b, cases[i].op, cases[i].waits ? WAIT_AGAIN : WAIT_NONE);
+
+        if (cases[i].has_token)
+            d->claim->of_row = CLAIM_OFFERED;
+        else
+            delivery_drop_token(d);
+        if (!cases[i].works)
+            b->database.linked = false;
+        if (!cases[i].has_body)
+            held_drop_body(&b->q, d);
+        struct step s = life_leave(&b->q, b->now, d);
+
+        assert_int_equal(s.kind, cases[i].leaves ? STEP_WANT : STEP_STAY);
+        if (cases[i].leaves)
+            assert_int_equal(s.op, OP_DEAD_LETTER);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1196,6 +1539,16 @@ int main(void)
         cmocka_unit_test(test_a_message_without_attempts_waits_while_another_can_be_tried),
         cmocka_unit_test(test_a_claimed_row_with_crashes_is_sent_alone_or_released),
         cmocka_unit_test(test_a_mismatch_is_a_dead_letter_or_a_duplicate),
+        cmocka_unit_test(test_a_completed_row_contradicts_a_failure),
+        cmocka_unit_test(test_a_completed_row_does_not_contradict_the_end_of_its_window),
+        cmocka_unit_test(test_a_copy_that_follows_is_a_duplicate),
+        cmocka_unit_test(test_the_first_crash_in_company_is_logged),
+        cmocka_unit_test(test_a_crash_during_the_wait_for_a_commit_is_counted_and_not_charged),
+        cmocka_unit_test(test_a_message_that_is_given_up_keeps_its_last_error),
+        cmocka_unit_test(test_a_letter_of_a_later_attempt_is_not_looked_for),
+        cmocka_unit_test(test_a_message_stored_near_its_limit_has_that_reason),
+        cmocka_unit_test(test_a_message_leaves_near_its_limit_if_it_can_be_stored),
+        cmocka_unit_test(test_a_kept_answer_ends_with_its_queue),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
