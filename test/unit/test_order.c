@@ -290,6 +290,29 @@ static void test_messages_in_backoff_may_use_the_prefetch_up(void **state)
     end(w);
 }
 
+/* The log names the first message that others wait for, at once, and how many they are. */
+static void test_a_message_that_blocks_others_is_logged(void **state)
+{
+    static const struct {
+        int keys[4];
+        int n_behind;
+    } cases[] = {{{1, 2, 2, 3}, 1}, {{1, 1, 1, 2}, 2}, {{1, 2, 2, 2}, 2}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world();
+
+        w->not_due = true;
+        w->can = 1u << OP_CLAIM;
+        w->q[0].consumer.prefetch = 4;
+        for (int k = 0; k < 4; k++)
+            deliver(w, 0, (uint8_t)cases[i].keys[k]);
+        run(w, 1500);
+        assert_int_equal(w->n[EVENT_ORDER_BLOCKED], 1);
+        assert_int_equal(w->n_of_latest, cases[i].n_behind);
+        end(w);
+    }
+}
+
 /* --- the delivery limit --- */
 
 enum { LIMIT = 20, MAX_HOLD_MS = 600000 };
@@ -599,6 +622,7 @@ int main(void)
         cmocka_unit_test(test_a_held_message_waits_for_an_operator_alone),
         cmocka_unit_test(test_a_held_copy_without_a_key_may_use_the_prefetch_up),
         cmocka_unit_test(test_messages_in_backoff_may_use_the_prefetch_up),
+        cmocka_unit_test(test_a_message_that_blocks_others_is_logged),
         cmocka_unit_test(test_a_queue_near_its_limit_stops_until_an_operator_continues),
         cmocka_unit_test(test_after_a_retry_the_queue_stops_again_where_less_is_left),
         cmocka_unit_test(test_a_replica_that_did_not_know_the_stop_accepts_the_retry_of_it),

@@ -1049,7 +1049,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     int64_t wait = d->timer.at_ms - b->now;
 
     fail_others(b, 4);
-    assert_null(bed_told(b, EVENT_DEAD_AGAIN)); /* it has no letter yet */
+    assert_null(bed_told(b, EVENT_DEAD_AGAIN)); /* the message has no letter yet */
     assert_int_equal(bed_told(b, EVENT_PARKED)->ms, wait);
     assert_true(b->q.share->brake.on);
     bed_pass(b, 2000);
@@ -1058,7 +1058,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     assert_int_equal(d->wait, WAIT_BRAKE);
     brake_succeeded(&b->q.share->brake);
     queue_time(&b->q, b->now);
-    bed_wants(d, OP_DEAD_LETTER); /* it has waited for its round already */
+    bed_wants(d, OP_DEAD_LETTER); /* its round was waited for already */
     bed_end(b);
 }
 
@@ -1286,7 +1286,7 @@ static void test_the_first_crash_in_company_is_logged(void **state)
         bed_sent(b, "other", 1);
         bed_deliver(b, "m");
         d = bed_asks(b, OP_CLAIM);
-        b->application.place.credit_ms = 0; /* nothing can be sent alone now */
+        b->application.place.credit_ms = 0; /* no message can be sent alone now */
         bed_row_of(b, d,
                    (struct row){.answer = ROW_CLAIMED, .attempt = 1, .crashes = crashes, .unproven_ms = -1});
         if (crashes == 2) {
@@ -1423,7 +1423,8 @@ static struct delivery *near_limit(struct bed *b, enum operation op, enum wait_r
         }
         break;
     default:
-        bed_row_of(b, d, (struct row){.answer = wait == WAIT_LOCKED ? ROW_LOCKED : ROW_LOST, .unproven_ms = -1});
+        bed_row_of(b, d,
+                   (struct row){.answer = wait == WAIT_LOCKED ? ROW_LOCKED : ROW_LOST, .unproven_ms = -1});
     }
     return d;
 }
@@ -1470,9 +1471,9 @@ static void test_a_message_leaves_near_its_limit_if_it_can_be_stored(void **stat
         enum operation op;
         bool waits, has_token, works, has_body;
         bool leaves;
-    } cases[] = {{OP_CLAIM, true, false, true, true, true},    {OP_CLAIM, false, false, true, true, false},
-                 {OP_CLAIM, true, false, false, true, false},  {OP_CLAIM, true, true, true, true, false},
-                 {OP_CLAIM, true, false, true, false, false},  {OP_CLAIM, true, true, false, true, false},
+    } cases[] = {{OP_CLAIM, true, false, true, true, true},       {OP_CLAIM, false, false, true, true, false},
+                 {OP_CLAIM, true, false, false, true, false},     {OP_CLAIM, true, true, true, true, false},
+                 {OP_CLAIM, true, false, true, false, false},     {OP_CLAIM, true, true, false, true, false},
                  {OP_DEAD_LETTER, false, false, true, true, true}};
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -1495,6 +1496,204 @@ static void test_a_message_leaves_near_its_limit_if_it_can_be_stored(void **stat
         assert_int_equal(s.kind, cases[i].leaves ? STEP_WANT : STEP_STAY);
         if (cases[i].leaves)
             assert_int_equal(s.op, OP_DEAD_LETTER);
+        bed_end(b);
+    }
+}
+
+/* --- messages that share a request --- */
+
+/* Rules of requests with two messages. */
+static struct queue_rules rules_of_pairs(void)
+{
+    struct queue_rules r = bed_batch_rules(2);
+
+    r.transaction = true;
+    r.concurrency = 1;
+    return r;
+}
+
+/* Claims two messages, and sends them in one request. */
+static void send_pair(struct bed *b, struct delivery *pair[2])
+{
+    pair[0] = bed_deliver(b, "m");
+    pair[1] = bed_deliver(b, "n");
+    for (int i = 0; i < 2; i++)
+        assert_ptr_equal(bed_asks(b, OP_CLAIM), pair[i]);
+    for (int i = 0; i < 2; i++)
+        bed_row(b, pair[i], ROW_CLAIMED);
+    bed_does(b, ACTION_FORWARD);
+    assert_int_equal(b->last.request->n_sent, 2);
+}
+
+/* A failure beside a completed message is not counted. Messages that are not charged count as one failed request. */
+static void test_a_failure_in_company_counts_for_the_breaker(void **state)
+{
+    static const struct {
+        enum row_answer rows[2];
+        int n;
+    } cases[] = {{{ROW_COMPLETED, ROW_FAILED}, 0},  {{ROW_FAILED, ROW_COMPLETED}, 0},
+                 {{ROW_FAILED, ROW_FAILED}, 2},     {{ROW_RELEASED, ROW_FAILED}, 1},
+                 {{ROW_RELEASED, ROW_RELEASED}, 1}, {{ROW_FAILED, ROW_RELEASED}, 2}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of_pairs();
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *pair[2];
+
+        send_pair(b, pair);
+        bed_pass(b, BED_WINDOW_MS);
+        for (int k = 0; k < 2; k++)
+            assert_ptr_equal(bed_asks(b, OP_REVOKE), pair[k]);
+        for (int k = 0; k < 2; k++)
+            bed_row(b, pair[k], cases[i].rows[k]);
+        assert_int_equal(b->q.share->brake.n, cases[i].n);
+        bed_end(b);
+    }
+}
+
+/* The request of a quarantined group waits until all claims of the group are answered. */
+static void test_a_quarantined_group_waits_for_its_claims(void **state)
+{
+    struct queue_rules r = rules_of_pairs();
+    struct bed *b = bed_new(&r, KIND_QUORUM);
+    struct delivery *pair[2];
+
+    send_pair(b, pair);
+    bed_answer_of(b, pair[0], (struct answer){.kind = ANSWER_DIED, .retry_after_ms = -1});
+    for (int i = 0; i < 2; i++) {
+        assert_ptr_equal(bed_asks(b, OP_RELEASE), pair[i]);
+        assert_int_equal(pair[i]->claim->crashes, 1);
+    }
+    for (int i = 0; i < 2; i++)
+        bed_row(b, pair[i], ROW_RELEASED);
+    bed_application_is_up(&b->application, b->now);
+    bed_pass(b, 1000); /* both are due */
+    for (int i = 0; i < 100 && !(pair[0]->phase == PHASE_SENT && pair[1]->phase == PHASE_SENT); i++) {
+        if (!bed_next(b))
+            bed_pass(b, 100);
+        else if (b->last.d->op == OP_LOOK)
+            bed_row_of(b, b->last.d, (struct row){.answer = ROW_DUE, .crashes = 1, .unproven_ms = -1});
+    }
+    assert_int_equal(b->q.quarantine.n, 2);
+    bed_row_of(b, pair[1],
+               (struct row){.answer = ROW_CLAIMED, .attempt = 1, .crashes = 1, .unproven_ms = -1});
+    bed_pass(b, 1000);
+    bed_rest(b);
+    bed_row_of(b, pair[0],
+               (struct row){.answer = ROW_CLAIMED, .attempt = 1, .crashes = 1, .unproven_ms = -1});
+    bed_does(b, ACTION_FORWARD);
+    assert_int_equal(b->last.request->n_sent, 2);
+    bed_end(b);
+}
+
+/* --- copies with another body --- */
+
+/* Only a claim shows whether the leader's body is that of the row. Until then the copy waits. */
+static void test_a_copy_with_another_body_differs_from_a_known_row(void **state)
+{
+    static const struct {
+        enum operation op;
+        enum wait_reason wait;
+        bool after_failure, known;
+    } cases[] = {{OP_CLAIM, WAIT_NONE, false, false},  {OP_CLAIM, WAIT_DUE, false, false},
+                 {OP_CLAIM, WAIT_DUE, true, true},     {OP_CLAIM, WAIT_NONE, true, false},
+                 {OP_CLAIM, WAIT_LOCKED, true, false}, {OP_CLAIM, WAIT_ON_HOLD, true, false},
+                 {OP_LOOK, WAIT_HELD, true, false},    {OP_FORWARD, WAIT_NONE, false, true},
+                 {OP_FAIL, WAIT_NONE, false, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = cases[i].after_failure || cases[i].op == OP_FAIL || cases[i].op == OP_FORWARD
+                                 ? bed_sent(b, "m", 1)
+                                 : bed_deliver(b, "m");
+        struct arrival *a = bed_arrival(&b->q, "m");
+
+        if (cases[i].after_failure || cases[i].op == OP_FAIL)
+            bed_answer(b, d, 500);
+        if (cases[i].after_failure) {
+            bed_asks(b, OP_FAIL);
+            bed_row(b, d, ROW_FAILED);
+        }
+        if (cases[i].wait != WAIT_NONE && !(cases[i].wait == WAIT_DUE && cases[i].after_failure)) {
+            bed_pass(b, d->timer.slot ? d->timer.at_ms - b->now : 0);
+            bed_asks(b, OP_CLAIM);
+            bed_row_of(b, d,
+                       (struct row){.answer = cases[i].wait == WAIT_LOCKED    ? ROW_LOCKED
+                                              : cases[i].wait == WAIT_ON_HOLD ? ROW_ON_HOLD
+                                              : cases[i].wait == WAIT_HELD    ? ROW_HELD
+                                                                              : ROW_NOT_DUE,
+                                    .wait_ms = 5000,
+                                    .unproven_ms = -1});
+        } else if (cases[i].op == OP_CLAIM && cases[i].wait == WAIT_NONE && cases[i].after_failure) {
+            bed_pass(b, 1000);
+            queue_time(&b->q, b->now);
+        }
+        assert_string_equal(operation_infos[d->op].name, operation_infos[cases[i].op].name);
+        assert_int_equal(d->wait, cases[i].wait);
+        a->fingerprint[0] = 1;
+        queue_delivered(&b->q, b->now, a, NULL);
+        struct delivery *copy = bed_newest(b);
+
+        assert_ptr_not_equal(copy, d);
+        if (cases[i].known) {
+            bed_wants(copy, OP_DEAD_LETTER);
+            assert_int_equal(delivery_dead_letter(copy)->reason, DEAD_BODY_MISMATCH);
+            assert_int_equal(delivery_dead_letter(copy)->row, LETTER_ROWLESS);
+        } else {
+            assert_int_equal(copy->wait, WAIT_SURPLUS);
+        }
+        bed_end(b);
+    }
+}
+
+/* --- late answers --- */
+
+/* A row counts only for the operation that was sent, while it is in flight. */
+static void test_a_row_for_another_operation_is_ignored(void **state)
+{
+    static const enum operation others[] = {OP_CLAIM, OP_LOOK, OP_COMPLETE, OP_FAIL, OP_RELEASE};
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_row(b, d, ROW_COMPLETED); /* wanted, not sent */
+    bed_wants(d, OP_CLAIM);
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, d, ROW_CLAIMED);
+    bed_does(b, ACTION_FORWARD);
+    bed_row(b, d, ROW_COMPLETED); /* no operation of the database */
+    assert_int_equal(d->phase, PHASE_SENT);
+    bed_answer(b, d, 200);
+    assert_ptr_equal(bed_asks(b, OP_CHECK), d);
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        queue_row(&b->q, b->now, d->ref,
+                  &(struct row){.op = others[i], .answer = ROW_COMPLETED, .unproven_ms = -1});
+        assert_int_equal(d->op, OP_CHECK);
+        assert_int_equal(d->phase, PHASE_SENT);
+    }
+    queue_row(&b->q, b->now, d->ref + 1, &(struct row){.op = OP_CHECK, .answer = ROW_COMPLETED});
+    assert_int_equal(d->phase, PHASE_SENT);
+    bed_row(b, d, ROW_COMPLETED);
+    bed_wants(d, OP_ACK);
+    bed_end(b);
+}
+
+/* Partitions with batches conclude from another message's success that a refused one may be at fault itself. */
+static void test_each_answer_2xx_is_a_success_of_the_application(void **state)
+{
+    static const struct {
+        enum answer_kind kind;
+        int status;
+        bool succeeds;
+    } cases[] = {{ANSWER_STATUS, 200, true},  {ANSWER_STATUS, 299, true},  {ANSWER_STATUS, 199, false},
+                 {ANSWER_STATUS, 300, false}, {ANSWER_STATUS, 500, false}, {ANSWER_DIED, 200, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(false);
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        bed_answer_of(
+            b, d, (struct answer){.kind = cases[i].kind, .status = cases[i].status, .retry_after_ms = -1});
+        assert_int_equal(b->application.n_succeeded, cases[i].succeeds);
         bed_end(b);
     }
 }
@@ -1549,6 +1748,11 @@ int main(void)
         cmocka_unit_test(test_a_message_stored_near_its_limit_has_that_reason),
         cmocka_unit_test(test_a_message_leaves_near_its_limit_if_it_can_be_stored),
         cmocka_unit_test(test_a_kept_answer_ends_with_its_queue),
+        cmocka_unit_test(test_a_failure_in_company_counts_for_the_breaker),
+        cmocka_unit_test(test_a_quarantined_group_waits_for_its_claims),
+        cmocka_unit_test(test_a_copy_with_another_body_differs_from_a_known_row),
+        cmocka_unit_test(test_a_row_for_another_operation_is_ignored),
+        cmocka_unit_test(test_each_answer_2xx_is_a_success_of_the_application),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
