@@ -1,6 +1,6 @@
 /* Deliveries that a queue can neither finish nor return: near the delivery limit, too large, or at the end of a
  * drain. The broker accepts everything, and all rows of the database are locked. */
-#include "bed.h"
+#include "core_bed.h"
 
 enum { LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
 static const unsigned ALL = ~0u;
@@ -1002,6 +1002,279 @@ static void test_a_standby_may_consume_and_a_paused_queue_may_not(void **state)
     end(w);
 }
 
+/* --- single facts --- */
+
+/* Rules with which nothing is parked, and no message is near a limit. */
+static struct bed *bed_of(void)
+{
+    const struct queue_rules rules = bed_rules();
+
+    return bed_new(&rules, KIND_CLASSIC);
+}
+
+/* Delivers a message whose row is due after so long. */
+static struct delivery *bed_not_due(struct bed *b, const char *id, int64_t wait_ms)
+{
+    struct delivery *d = bed_deliver(b, id);
+
+    assert_ptr_equal(bed_asks(b, OP_CLAIM), d);
+    bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .wait_ms = wait_ms, .unproven_ms = -1});
+    return d;
+}
+
+/* Asserts that the broker gets these deliveries back, and no others. */
+static void assert_requeues(struct bed *b, struct delivery *const *expected, size_t n)
+{
+    uint64_t tags[8];
+    bool found[8] = {false};
+
+    for (size_t i = 0; i < n; i++)
+        tags[i] = expected[i]->arrival->copy.tag.number;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t tag = bed_does(b, ACTION_REQUEUE)->tag.number;
+        size_t k = 0;
+
+        while (k < n && (tags[k] != tag || found[k]))
+            k++;
+        assert_true(k < n);
+        found[k] = true;
+    }
+    bed_rest(b);
+}
+
+/* Messages due last are returned, until as many as half of max_parked are left. */
+static void test_the_messages_due_last_make_room(void **state)
+{
+    static const int64_t waits_ms[] = {90000, 50000, 120000, 20000, 70000, 110000};
+    static const struct {
+        bool others;
+        size_t n; /* returned */
+    } cases[] = {{true, 3}, {false, 0}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules rules = bed_rules();
+
+        rules.max_parked = 4;
+        struct bed *b = bed_new(&rules, KIND_CLASSIC);
+        struct delivery *d[6];
+
+        b->q.rules.max_parked = 100; /* while they arrive */
+        for (int k = 0; k < 6; k++)
+            d[k] = bed_not_due(b, (char[]){(char)('a' + k), 0}, waits_ms[k]);
+        b->q.rules.max_parked = 4;
+        if (cases[i].others)
+            queue_presence(&b->q, b->now, 1);
+        bed_pass(b, 1000);
+        assert_requeues(b, (struct delivery *[]){d[2], d[5], d[0]}, cases[i].n);
+        bed_end(b);
+    }
+}
+
+/* Once a pause of this replica has lasted for pause_hold, another one gets the messages. */
+static void test_a_pause_leaves_messages_to_others_after_pause_hold(void **state)
+{
+    static const struct {
+        int64_t paused_ms;
+        int n_others;
+        bool works, leaves;
+    } cases[] = {
+        {29999, 1, true, false}, {30000, 1, true, true}, {30000, 0, true, false}, {30000, 1, false, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of();
+        struct delivery *d = bed_not_due(b, "m", 600000);
+
+        queue_limits_known(&b->q, &(struct queue_limits){.read = true, .delivery_limit = LIMIT_NONE});
+        b->application.gone = true;
+        bed_pass(b, 1000);
+        bed_rest(b);
+        assert_int_equal(b->q.pauses[PAUSE_APPLICATION].since_ms, b->now);
+        queue_presence(&b->q, b->now, cases[i].n_others);
+        b->database.refuses = !cases[i].works;
+        bed_pass(b, cases[i].paused_ms);
+        bed_rest(b); /* the consumer is cancelled first */
+        assert_int_equal(b->q.left_to_others, cases[i].leaves);
+        if (cases[i].leaves) {
+            bed_pass(b, 1000);
+            assert_requeues(b, &d, 1);
+        }
+        bed_end(b);
+    }
+}
+
+/* A refused permission concerns the whole queue: a message that only its claim could revive is claimed for its letter
+ * at once, although the application is down. */
+static void test_a_refused_permission_lets_other_messages_be_stored(void **state)
+{
+    struct queue_rules rules = bed_rules();
+
+    rules.delivery_limit = 3; /* a copy is published from 1 delivery on, and a letter written from 2 on */
+    struct bed *b = bed_new(&rules, KIND_QUORUM);
+    struct delivery *d[2];
+
+    for (int i = 0; i < 2; i++) {
+        struct arrival *a = bed_arrival(&b->q, i ? "n" : "m");
+
+        a->copy.delivery_count = 2 - i;
+        queue_delivered(&b->q, b->now, a, NULL);
+        d[i] = bed_newest(b);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_ptr_equal(bed_asks(b, OP_RENEW), d[i]);
+    bed_row(b, d[1], ROW_RENEWED);
+    d[0]->renewal = RENEWAL_AFTER_CLAIM;
+    life_go(&b->q, b->now, d[0], FACT_ROW, step_want(OP_CLAIM));
+    b->application.gone = true;
+    bed_does(b, ACTION_PUBLISH);
+    uint64_t ref = b->last.ref;
+
+    bed_rest(b);
+    queue_published(&b->q, b->now, ref, PUBLICATION_FORBIDDEN, "forbidden");
+    assert_ptr_equal(bed_asks(b, OP_CLAIM), d[0]);
+    bed_row(b, d[0], ROW_CLAIMED);
+    bed_wants(d[0], OP_DEAD_LETTER);
+    assert_int_equal(delivery_dead_letter(d[0])->reason, DEAD_DELIVERY_LIMIT);
+    assert_non_null(strstr(d[0]->outcome.error, "; not published to its queue again: forbidden"));
+    bed_asks(b, OP_DEAD_LETTER);
+    bed_rest(b); /* the other one is not near */
+    bed_end(b);
+}
+
+/* A drain does not wait for messages whose acks, rejects or returns would come later. */
+static void test_a_drain_ends_waits_for_the_broker(void **state)
+{
+    struct queue_rules rules = bed_rules();
+
+    rules.max_bytes = 1000;
+    struct bed *b = bed_new(&rules, KIND_CLASSIC);
+    struct arrival *a = bed_arrival(&b->q, "m");
+
+    a->copy.n_rejected = 4;
+    queue_delivered(&b->q, b->now, a, NULL);
+    struct delivery *circling = bed_newest(b);
+
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, circling, ROW_DEAD);
+    assert_int_equal(circling->wait, WAIT_CIRCLING);
+    b->can = ~(1u << OP_CLAIM);
+    bed_deliver(b, "n"); /* a message with bytes */
+    a = bed_skipped(&b->q, "large", 1000000);
+    a->copy.body_len = a->copy.n_bytes = 2000;
+    queue_delivered(&b->q, b->now, a, NULL);
+    assert_int_equal(bed_newest(b)->wait, WAIT_ROOM);
+    queue_drain(&b->q, b->now, b->now + 25000);
+    for (int i = 0; i < 20 && b->q.drain != DRAIN_DONE; i++) {
+        while (bed_next(b))
+            ;
+        bed_pass(b, 100);
+    }
+    assert_int_equal(b->q.drain, DRAIN_DONE);
+    assert_int_equal(b->n_taken[ACTION_REJECT], 1);
+    assert_int_equal(b->n_taken[ACTION_REQUEUE], 2);
+    bed_end(b);
+}
+
+/* At its end a drain requeues all messages but those that only wait for the broker to take an ack. */
+static void test_the_end_of_a_drain_requeues_no_completed_message(void **state)
+{
+    struct queue_rules rules = bed_rules();
+    struct bed *b = bed_new(&rules, KIND_CLASSIC);
+    struct delivery *completed = bed_sent(b, "m", 1), *d = bed_sent(b, "n", 1);
+
+    b->can = ~(1u << OP_ACK);
+    bed_answer(b, completed, 200);
+    bed_asks(b, OP_COMPLETE);
+    bed_row(b, completed, ROW_COMPLETED);
+    queue_drain(&b->q, b->now, b->now + 1000);
+    bed_pass(b, 1000);
+    bed_does(b, ACTION_ABANDON);
+    assert_ptr_equal(bed_asks(b, OP_RELEASE), d); /* without an answer */
+    bed_pass(b, 3000);
+    while (bed_next(b))
+        ;
+    assert_int_equal(b->q.drain, DRAIN_LEAVING);
+    b->can = ~0u;
+    while (bed_next(b))
+        ;
+    assert_int_equal(b->n_taken[ACTION_ACK], 1);
+    assert_int_equal(b->n_taken[ACTION_REQUEUE], 1);
+    bed_end(b);
+}
+
+/* --- too large --- */
+
+/* A reject of a body that never fits has no letter, so it circles without being called dead. */
+static void test_a_body_that_never_fits_circles_once_a_round(void **state)
+{
+    struct queue_rules rules = bed_rules();
+
+    rules.max_message_bytes = MAX_MESSAGE;
+    rules.too_large_is_reject = true;
+    struct bed *b = bed_new(&rules, KIND_CLASSIC);
+    struct arrival *a = bed_skipped(&b->q, "large", 1000000);
+
+    a->copy.body_len = a->copy.n_bytes = 2 * MAX_MESSAGE;
+    a->copy.n_rejected = 1;
+    queue_delivered(&b->q, b->now, a, NULL);
+    bed_waits_between(b, bed_newest(b), OP_REJECT, WAIT_CIRCLING, 200, 2000);
+    bed_rest(b);
+    assert_non_null(bed_told(b, EVENT_PARKED));
+    assert_null(bed_told(b, EVENT_DEAD_AGAIN));
+    bed_pass(b, 2000);
+    bed_does(b, ACTION_REJECT);
+    bed_rest(b);
+    bed_end(b);
+}
+
+/* --- the clock --- */
+
+/* Asked after a window, and once per stats interval. */
+static void test_the_owner_of_a_lock_is_asked_for_after_a_window(void **state)
+{
+    struct bed *b = bed_of();
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, d, ROW_LOCKED);
+    b->can = ~(1u << OP_CLAIM | 1u << OP_LOOK); /* its row stays locked */
+    d->timer.at_ms += 1000000;
+    for (int64_t passed = 0; passed < BED_WINDOW_MS; passed += 1000) {
+        bed_pass(b, 1000);
+        bed_rest(b);
+    }
+    bed_pass(b, 1000);
+    assert_int_equal(bed_does(b, ACTION_ASK_LOCK_HOLDER)->ref, d->ref);
+    bed_rest(b);
+    bed_pass(b, 9000);
+    bed_rest(b);
+    bed_pass(b, 1000);
+    assert_int_equal(bed_does(b, ACTION_ASK_LOCK_HOLDER)->ref, d->ref);
+    bed_end(b);
+}
+
+/* Full slots raise the limit only while another message wants one. */
+static void test_the_limit_grows_while_messages_want_a_slot(void **state)
+{
+    for (int wants = 0; wants < 2; wants++) {
+        struct bed *b = bed_of();
+        struct limiter *l = &b->q.share->limiter;
+
+        l->limit = l->threshold = 2;
+        b->application.limiter.limit = b->application.limiter.threshold = 2;
+        bed_sent(b, "m", 1);
+        bed_sent(b, "n", 1);
+        b->can = 0;
+        if (wants)
+            bed_deliver(b, "o");
+        for (int i = 0; i < 12; i++) {
+            bed_pass(b, 100);
+            bed_rest(b);
+        }
+        assert_int_equal((int)l->limit, 2 + wants);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1042,6 +1315,14 @@ int main(void)
         cmocka_unit_test(test_what_waits_to_die_near_the_limit_is_stored_with_its_own_reason),
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
         cmocka_unit_test(test_a_standby_may_consume_and_a_paused_queue_may_not),
+        cmocka_unit_test(test_the_messages_due_last_make_room),
+        cmocka_unit_test(test_a_pause_leaves_messages_to_others_after_pause_hold),
+        cmocka_unit_test(test_a_refused_permission_lets_other_messages_be_stored),
+        cmocka_unit_test(test_a_drain_ends_waits_for_the_broker),
+        cmocka_unit_test(test_the_end_of_a_drain_requeues_no_completed_message),
+        cmocka_unit_test(test_a_body_that_never_fits_circles_once_a_round),
+        cmocka_unit_test(test_the_owner_of_a_lock_is_asked_for_after_a_window),
+        cmocka_unit_test(test_the_limit_grows_while_messages_want_a_slot),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
