@@ -471,6 +471,11 @@ static void test_unproven_charges_of_all_messages_share_their_intervals(void **s
     r = send(&a, false);
     answer(&a, 16001, &r); /* seen alive */
     assert_true(application_charges_unproven(&a, 16002, 5000));
+    assert_false(application_charges_unproven(&a, 16003, 5000));
+    application_unreachable(&a, 16004, true);
+    application_probe_sent(&a);
+    application_probed(&a, 16100, true, false, 0); /* refused before, so this shows that it is alive */
+    assert_true(application_charges_unproven(&a, 16101, 5000));
 }
 
 static void test_failed_probes_come_ever_more_rarely(void **state)
@@ -522,6 +527,7 @@ static void test_a_ready_url_that_fails_stops_requests_but_not_connections(void 
     application_probed(&a, 1060, false, true, 0); /* refuses the connection */
     assert_true(a.gone);
     assert_true(a.refused);
+    assert_int_equal(a.probe.n_failures, 2);
     assert_int_equal(a.limiter.threshold, 3); /* only the first failure lowers it */
     application_probe_sent(&a);
     application_probed(&a, 1200, true, false, 0);
@@ -574,6 +580,22 @@ static void test_a_crash_asks_for_a_probe_now_and_counts_once(void **state)
     assert_int_equal(a.probe.at_ms, 15);
 }
 
+static void test_a_closed_port_is_probed_soon_after_a_ready_url_that_failed(void **state)
+{
+    struct application a = reached();
+
+    a.rules.has_ready_url = true;
+    for (int i = 1; i <= 5; i++) {
+        application_probe_sent(&a);
+        application_probed(&a, i, false, false, 0);
+    }
+    assert_int_equal(a.probe.n_failures, 5);
+    application_unreachable(&a, 10, true); /* a request was in flight */
+    application_probe_sent(&a);
+    application_probed(&a, 60, false, true, 45);
+    assert_int_equal(a.probe.at_ms, 60 + 50);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -604,6 +626,7 @@ int main(void)
         cmocka_unit_test(test_a_ready_url_that_fails_stops_requests_but_not_connections),
         cmocka_unit_test(test_after_a_crash_others_go_first_until_shortly_after_its_return),
         cmocka_unit_test(test_a_crash_asks_for_a_probe_now_and_counts_once),
+        cmocka_unit_test(test_a_closed_port_is_probed_soon_after_a_ready_url_that_failed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
