@@ -23,6 +23,7 @@ struct world {
     struct delivery *asked[4 * MOST];
     int n_asked, n_dead;
     bool database_waits;
+    char released[200]; /* why a claim was released, the latest time */
 };
 
 static int number_of(const struct delivery *d)
@@ -60,6 +61,7 @@ static void at_database(struct world *w, struct delivery *d)
     case OP_RELEASE:
         r.answer = d->op == OP_RELEASE || !delivery_failure(d)->charged ? ROW_RELEASED : ROW_FAILED;
         w->attempts[n] -= r.answer == ROW_RELEASED;
+        snprintf(w->released, sizeof(w->released), "%s", d->outcome.error ? d->outcome.error : "");
         if (d->claim->next_cap > 0)
             w->caps[n] = d->claim->next_cap;
         break;
@@ -442,6 +444,7 @@ static void test_a_run_ends_at_a_message_that_another_owner_has(void **state)
     run(w, 300);
     assert_string_equal(w->requests, "1 2<1;");
     assert_int_equal(w->attempts[4], 0);
+    assert_string_equal(w->released, "not sent: the message before it in its key is not ready");
     w->held[3] = false;
     run(w, 3000);
     assert_string_equal(w->requests, "1 2<1;3 4<3 5<4;");
