@@ -177,6 +177,14 @@ static void test_too_deep(void **state)
         assert_int_equal(deepest, FIELD_DEPTH_MAX + 1);
         assert_non_null(strstr(buf_text(&out), "{\"!deep\":null}"));
     }
+    /* Many beside each other are not deep. */
+    struct field table = {.kind = FIELD_TABLE, .children = {chain, FIELD_DEPTH_MAX + 1}};
+    for (size_t i = 0; i < FIELD_DEPTH_MAX + 1; i++)
+        chain[i] = (struct field){.kind = FIELD_ARRAY};
+    buf_reset(&out);
+    fields_to_json(&out, chain, FIELD_DEPTH_MAX + 1, false);
+    fields_to_json(&out, &table, 1, false);
+    assert_null(strstr(buf_text(&out), "!deep"));
     buf_deinit(&out);
 }
 

@@ -476,9 +476,18 @@ static void test_cloudevents(void **state)
     m.properties[PROPERTY_CONTENT_TYPE] = TEXT("text/plain");
     write_block(&m, &usual);
     assert_value("Content-Type", "text/plain");
-    headers[3].u = UINT64_MAX; /* no such year */
-    write_block(&m, &usual);
-    assert_value("ce-time", "18446744073709551615");
+    static const struct {
+        uint64_t time;
+        const char *text;
+    } times[] = {{0, "1970-01-01T00%3A00%3A00Z"},
+                 {253402300799, "9999-12-31T23%3A59%3A59Z"},
+                 {253402300800, "253402300800"}, /* the year 10000 has no such text */
+                 {UINT64_MAX, "18446744073709551615"}};
+    for (size_t i = 0; i < COUNT(times); i++) {
+        headers[3].u = times[i].time;
+        write_block(&m, &usual);
+        assert_value("ce-time", times[i].text);
+    }
 }
 
 static void test_plain_headers(void **state)
@@ -625,6 +634,22 @@ static void test_a_table_that_fits_is_sent(void **state)
     }
 }
 
+/* Names of any length, also shorter than the quotes and colons around them. */
+static void test_a_table_with_short_names_is_sent(void **state)
+{
+    static const char name[] = "_____";
+    struct field header = F_BOOL("", true);
+    struct message m = {.headers = &header, .n_headers = 1};
+    (void)state;
+
+    for (size_t len = 0; len < sizeof(name); len++) {
+        header.name = (struct slice){name, len};
+        write_block(&m, &usual);
+        assert_non_null(value_of("Amqp-Headers"));
+        assert_value("Onceward-Headers-Dropped", NULL);
+    }
+}
+
 static void test_a_batch(void **state)
 {
     struct batch_facts facts = {.n = 12, .consumer = TEXT("or/ders"), .window_ms = 30000};
@@ -724,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_traceparent),
         cmocka_unit_test(test_tracestate),
         cmocka_unit_test(test_a_table_that_fits_is_sent),
+        cmocka_unit_test(test_a_table_with_short_names_is_sent),
         cmocka_unit_test(test_a_batch),
         cmocka_unit_test(test_cloudevents),
         cmocka_unit_test(test_plain_headers),

@@ -6,6 +6,7 @@
 #include "onceward/base/fault.h"
 #include "onceward/core/identity.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static char long_text[400];
@@ -19,6 +20,8 @@ static void test_parse(void **state)
     } cases[] = {
         {TEXT("property:message_id"), IDENTITY_PROPERTY, "message_id"},
         {TEXT("property:type"), IDENTITY_PROPERTY, "type"},
+        {TEXT("property:content_type"), IDENTITY_PROPERTY, "content_type"}, /* the first one, */
+        {TEXT("property:cluster_id"), IDENTITY_PROPERTY, "cluster_id"},     /* and the last */
         {TEXT("property:"), -1, NULL},
         {TEXT("property:messageid"), -1, NULL},
         {TEXT("property:Message_Id"), -1, NULL},
@@ -33,6 +36,8 @@ static void test_parse(void **state)
         {TEXT("json:/a~0b~1c"), IDENTITY_JSON, "/a~0b~1c"},
         {TEXT("json:order"), -1, NULL},
         {TEXT("json:/a~"), -1, NULL},
+        {{"json:/a~", 7}, IDENTITY_JSON, "/a"},
+        {{"json:/a~1", 8}, -1, NULL},
         {TEXT("json:/a~2"), -1, NULL},
         {TEXT("json:/\xFF"), -1, NULL},
         {TEXT("json:/a\0b"), -1, NULL},
@@ -84,6 +89,21 @@ static void test_parse_names_what_was_expected(void **state)
     memset(long_text, 'x', 7);
     assert_int_equal(identity_parse((struct slice){long_text, 400}, &s, &f), -1);
     assert_int_equal(identity_parse((struct slice){0}, &s, &f), -1);
+    char expected[200];
+    memcpy(long_text, "json:", 5);
+    for (int len = 59; len <= 61; len++) { /* the texts are cut after 60 bytes */
+        f = (struct fault){0};
+        identity_parse((struct slice){long_text, 5 + (size_t)len}, &s, &f);
+        snprintf(expected, sizeof(expected), "\"json:%.*s\": expected a JSON pointer, like json:/order/id",
+                 len < 60 ? len : 60, long_text + 5);
+        assert_string_equal(f.text, expected);
+        f = (struct fault){0};
+        identity_parse((struct slice){long_text + 5, (size_t)len}, &s, &f);
+        snprintf(expected, sizeof(expected), "\"%.*s\" is no source of a message id; expected",
+                 len < 60 ? len : 60, long_text + 5);
+        assert_memory_equal(f.text, expected, strlen(expected));
+    }
+    memset(long_text, 'x', 5);
 }
 
 /* Reads bodies of the form "<pointer>=<value>". */

@@ -137,17 +137,63 @@ static void test_names_without_values(void **state)
     message_free(m);
 }
 
+/* Headers that the broker adds, and those that it acts on, are no part of the message. */
+static void test_headers_of_the_broker_are_not_listed(void **state)
+{
+    static const struct {
+        struct slice name;
+        bool spent;
+    } cases[] = {
+        {TEXT("x-delivery-count"), true},
+        {TEXT("x-acquired-count"), true},
+        {TEXT("x-death"), true},
+        {TEXT("CC"), true},
+        {TEXT("BCC"), true},
+        {TEXT("x-first-death-queue"), true},
+        {TEXT("x-first-death-reason"), true},
+        {TEXT("x-first-death-exchange"), true},
+        {TEXT("x-last-death-queue"), true},
+        {TEXT("x-last-death-reason"), true},
+        {TEXT("x-last-death-exchange"), true},
+        {TEXT("cc"), false},
+        {TEXT("x-death-"), false},
+        {TEXT(""), false},
+    };
+    struct field headers[COUNT(cases)];
+    struct message m = {.headers = headers, .n_headers = COUNT(cases)};
+    struct buf names = {0};
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        headers[i] = (struct field){.name = cases[i].name, .kind = FIELD_VOID};
+        assert_int_equal(header_is_spent(cases[i].name), cases[i].spent);
+    }
+    message_add_names(&m, 2, &names);
+    assert_string_equal(buf_text(&names), "no properties and the headers cc, x-death- and 1 more");
+    buf_reset(&names);
+    for (int p = 0; p < N_PROPERTIES; p++)
+        m.properties[p] = TEXT("");
+    m.n_headers = 0;
+    message_add_names(&m, 2, &names);
+    assert_string_equal(
+        buf_text(&names),
+        "the properties content_type, content_encoding, correlation_id, reply_to, expiration, "
+        "message_id, type, user_id, app_id, cluster_id and no headers");
+    buf_deinit(&names);
+}
+
 static void test_deaths(void **state)
 {
     struct field first[] = {F_STRING("queue", "q"), F_INT("count", FIELD_I64, 3),
                             F_STRING("reason", "rejected")};
     struct field second[] = {F_UINT("count", FIELD_U32, 4)};
+    struct field array[] = {F_STRING("queue", "array"), F_INT("count", FIELD_I64, 3)};
     struct field none[] = {F_STRING("count", "9")};
     struct field negative[] = {F_INT("count", FIELD_I64, -5)};
     struct field huge[] = {F_UINT("count", FIELD_U64, UINT64_MAX)};
     struct field entries[] = {
         F_CHILDREN("", FIELD_TABLE, first), F_CHILDREN("", FIELD_TABLE, second),
-        F_CHILDREN("", FIELD_ARRAY, first), /* not a table */
+        F_CHILDREN("", FIELD_ARRAY, array), /* not a table */
         F_CHILDREN("", FIELD_TABLE, none),  F_CHILDREN("", FIELD_TABLE, negative),
         F_CHILDREN("", FIELD_TABLE, huge),  F_CHILDREN("", FIELD_TABLE, huge),
     };
@@ -156,6 +202,7 @@ static void test_deaths(void **state)
     (void)state;
 
     assert_true(message_deaths(&m) == INT64_MAX);
+    assert_false(message_was_in(&m, SLICE("array")));
     header.children.n = 5;
     assert_int_equal(message_deaths(&m), 7);
     assert_int_equal(message_rejections(&m, SLICE("q")), 3);
@@ -226,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_properties_by_name),
         cmocka_unit_test(test_names_without_values),
         cmocka_unit_test(test_header_lookup),
+        cmocka_unit_test(test_headers_of_the_broker_are_not_listed),
         cmocka_unit_test(test_deaths),
         cmocka_unit_test(test_delivery_count),
         cmocka_unit_test(test_bytes),

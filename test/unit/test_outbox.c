@@ -1068,29 +1068,35 @@ static void test_a_routing_key_of_an_ordered_exchange_has_one_row_in_flight(void
 static void test_a_return_stops_an_ordered_exchange_and_its_rows_go_later_in_order(void **state)
 {
     static const char *const keys[] = {"k", "k", "j", "j"};
-    struct rig r;
 
-    start_ordered(&r);
-    answer_keys(&r, 2, 5, keys);
-    outbox_returned(&r.o, SLICE("x"), SLICE("k"), SLICE("m2"), 4);
-    outbox_confirmed(&r.o, r.now_ms, row_out(&r, 2)->tag, false, false);
-    turn(&r);
-    assert_int_equal(r.n_told_stopped, 1);
-    assert_int_equal(r.n_buried, 0);
-    assert_int_equal(r.n_parked, 2); /* row 5 waits for row 4, which is in flight */
-    outbox_confirmed(&r.o, r.now_ms, row_out(&r, 4)->tag, false, true);
-    turn(&r);
-    assert_int_equal(r.n_parked, 4);
-    assert_string_equal(r.parked[2].id, "m4");
-    assert_string_equal(r.parked[3].id, "m5");
-    for (int i = 0; i < 6; i++) {
-        pass(&r, 1000);
-        confirm_all(&r);
+    for (int is_lost = 0; is_lost < 2; is_lost++) {
+        struct rig r;
+
+        start_ordered(&r);
+        answer_keys(&r, 2, 5, keys);
+        outbox_returned(&r.o, SLICE("x"), SLICE("k"), SLICE("m2"), 4);
+        outbox_confirmed(&r.o, r.now_ms, row_out(&r, 2)->tag, false, false);
+        turn(&r);
+        assert_int_equal(r.n_told_stopped, 1);
+        assert_int_equal(r.n_buried, 0);
+        assert_int_equal(r.n_parked, 2); /* row 5 waits for row 4, which is in flight */
+        if (is_lost)
+            relink(&r, 0, "");
+        else
+            outbox_confirmed(&r.o, r.now_ms, row_out(&r, 4)->tag, false, true);
+        turn(&r);
+        assert_int_equal(r.n_parked, 4);
+        assert_string_equal(r.parked[2].id, "m4");
+        assert_string_equal(r.parked[3].id, "m5");
+        for (int i = 0; i < 6; i++) {
+            pass(&r, 1000);
+            confirm_all(&r);
+        }
+        assert_int_equal(n_left(&r), 0);
+        assert_int_equal(r.n_told_open, 1);
+        assert_int_equal(r.o.counts.published.total, 5);
+        outbox_deinit(&r.o);
     }
-    assert_int_equal(n_left(&r), 0);
-    assert_int_equal(r.n_told_open, 1);
-    assert_int_equal(r.o.counts.published.total, 5);
-    outbox_deinit(&r.o);
 }
 
 static void test_an_exchange_may_be_published_to_without_mandatory(void **state)
@@ -1623,6 +1629,27 @@ static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
     }
 }
 
+/* The sender cannot encode it for the broker. */
+static void test_a_row_that_cannot_be_encoded_is_a_letter(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 0, false, "x");
+    outbox_batch_came(&r.o, r.now_ms, SLICE("batch"), true);
+    for (int i = 1; i <= 2; i++)
+        outbox_row_came(&r.o, r.now_ms, &(struct outbox_new){.seq = i, .exchange = SLICE("x")});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    assert_true(turn_to(&r, OUTBOX_SEND, &a));
+    outbox_unfit(&r.o, a.row, DEAD_INVALID_DATA, "a header is too long");
+    turn(&r);
+    assert_int_equal(r.n_buried, 1);
+    assert_string_equal(r.buried, "invalid_data: a header is too long");
+    assert_int_equal(r.n_sent, 1);
+    outbox_deinit(&r.o);
+}
+
 /* Up to 64 letters, and up to 1 MiB of bodies, in a statement; a larger one alone. */
 static void test_dead_letters_are_written_together_within_bounds(void **state)
 {
@@ -1721,6 +1748,7 @@ static void test_reading_stops_while_the_rows_in_memory_are_full(void **state)
                                 .seq = n, .exchange = SLICE("x"), .body = {large, len}, .body_len = len});
         }
         outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+        assert_int_equal(outbox_due_ms(&r.o, r.now_ms) == r.now_ms, cases[i].n > 0);
         assert_int_equal(turn_to(&r, OUTBOX_READ, &a), cases[i].n > 0);
         if (cases[i].n)
             assert_int_equal(a.n, cases[i].n);
@@ -2155,6 +2183,7 @@ int main(void)
         cmocka_unit_test(test_the_wait_after_a_nack_doubles_until_something_passes),
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
+        cmocka_unit_test(test_a_row_that_cannot_be_encoded_is_a_letter),
         cmocka_unit_test(test_the_interval_between_polls_has_a_bound),
         cmocka_unit_test(test_each_code_of_a_closed_channel_has_its_end),
         cmocka_unit_test(test_a_restart_forgets_the_rows_and_reads_after_100_ms),

@@ -555,6 +555,8 @@ static void test_each_answer_to_a_claim_has_its_step(void **state)
             bed_wants(d, cases[i].op);
         else
             bed_waits(b, d, cases[i].op, cases[i].wait, cases[i].in_ms);
+        if (cases[i].answer == ROW_HELD || cases[i].answer == ROW_NOT_DUE || cases[i].answer == ROW_DUE)
+            assert_false(delivery_has_token(d)); /* the next claim has a new one */
         bed_end(b);
     }
 }
@@ -617,6 +619,53 @@ static void test_a_parked_message_is_logged_with_its_reason(void **state)
     bed_end(b);
 }
 
+static void test_a_parked_message_is_logged_with_200_bytes(void **state)
+{
+    char owner[202];
+
+    memset(owner, 'o', sizeof(owner));
+    for (size_t len = 199; len <= sizeof(owner); len++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_deliver(b, "m");
+
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(
+            b, d,
+            (struct row){.answer = ROW_HELD, .wait_ms = 900, .detail = {owner, len}, .unproven_ms = -1});
+        bed_rest(b);
+        assert_int_equal(strlen(bed_told(b, EVENT_PARKED)->text), len < 200 ? len : 200);
+        bed_end(b);
+    }
+}
+
+/* Longer texts than the database writes are cut. */
+static void test_the_rows_error_is_kept(void **state)
+{
+    static const struct {
+        enum row_answer answer;
+        size_t len, kept;
+    } cases[] = {
+        {ROW_INVALID, 499, 499},    {ROW_INVALID, 500, 500},    {ROW_INVALID, 501, 500},
+        {ROW_INVALID, 600, 500},    {ROW_MISMATCH, 999, 999},   {ROW_MISMATCH, 1000, 1000},
+        {ROW_MISMATCH, 1001, 1000}, {ROW_MISMATCH, 1100, 1000}, {ROW_ON_HOLD, 100, 100},
+        {ROW_EXHAUSTED, 100, 100},
+    };
+    char detail[1101];
+
+    memset(detail, 'e', sizeof(detail));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_deliver(b, "m");
+
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(
+            b, d,
+            (struct row){.answer = cases[i].answer, .detail = {detail, cases[i].len}, .unproven_ms = -1});
+        assert_int_equal(strlen(d->outcome.error), cases[i].kept);
+        bed_end(b);
+    }
+}
+
 static void test_max_age_is_applied_to_a_claim(void **state)
 {
     static const struct {
@@ -647,17 +696,18 @@ static void test_a_claimed_row_with_crashes_is_sent_alone_or_released(void **sta
 {
     static const struct {
         int crashes, takeovers;
-        bool is_busy, has_credit; /* another request is in flight; the place may keep slots idle */
+        bool is_busy;      /* other requests are in flight */
+        int64_t credit_ms; /* time for which the place may keep slots idle */
         enum operation op;
         bool alone;
     } cases[] = {
-        {0, 0, false, true, OP_FORWARD, false}, {0, 1, false, true, OP_FORWARD, false},
-        {0, 2, false, true, OP_RELEASE, false}, {0, 2, false, false, OP_FORWARD, false},
-        {1, 0, false, true, OP_FORWARD, true},  {1, 1, false, true, OP_FORWARD, true},
-        {1, 2, false, true, OP_RELEASE, false}, {1, 2, false, false, OP_FORWARD, false},
-        {2, 0, false, true, OP_FORWARD, true},  {2, 2, false, true, OP_RELEASE, false},
-        {1, 0, true, true, OP_RELEASE, false},  {1, 0, true, false, OP_FORWARD, false},
-        {2, 0, true, false, OP_RELEASE, false}, {0, 1, true, true, OP_FORWARD, false},
+        {0, 0, false, 1, OP_FORWARD, false}, {0, 1, false, 1, OP_FORWARD, false},
+        {0, 2, false, 1, OP_RELEASE, false}, {0, 2, false, 0, OP_FORWARD, false},
+        {1, 0, false, 1, OP_FORWARD, true},  {1, 1, false, 1, OP_FORWARD, true},
+        {1, 2, false, 1, OP_RELEASE, false}, {1, 2, false, 0, OP_FORWARD, false},
+        {2, 0, false, 1, OP_FORWARD, true},  {2, 2, false, 1, OP_RELEASE, false},
+        {1, 0, true, 1, OP_RELEASE, false},  {1, 0, true, 0, OP_FORWARD, false},
+        {2, 0, true, 0, OP_RELEASE, false},  {0, 1, true, 1, OP_FORWARD, false},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -668,8 +718,7 @@ static void test_a_claimed_row_with_crashes_is_sent_alone_or_released(void **sta
             bed_sent(b, "other", 1), bed_sent(b, "another", 1);
         d = bed_deliver(b, "m");
         bed_asks(b, OP_CLAIM);
-        if (!cases[i].has_credit)
-            b->application.place.credit_ms = 0;
+        b->application.place.credit_ms = cases[i].credit_ms;
         bed_row_of(b, d,
                    (struct row){.answer = ROW_CLAIMED,
                                 .attempt = 1,
@@ -713,13 +762,14 @@ static void test_a_mismatch_is_a_dead_letter_or_a_duplicate(void **state)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct queue_rules r = rules_of(true);
         size_t len = strlen(cases[i].detail);
-        char *detail = malloc(len ? len : 1); /* without a NUL */
+        char *detail = calloc(1, len + 2);
 
         r.mismatch_is_duplicate = cases[i].duplicate;
         struct bed *b = bed_new(&r, KIND_QUORUM);
         struct delivery *d = bed_deliver(b, "m");
 
         memcpy(detail, cases[i].detail, len);
+        detail[len] = 'Z'; /* not part of it */
         bed_asks(b, OP_CLAIM);
         bed_row_of(b, d, (struct row){.answer = ROW_MISMATCH, .detail = {detail, len}, .unproven_ms = -1});
         if (cases[i].op == OP_CLAIM) {
@@ -892,7 +942,8 @@ static void test_a_completed_row_that_was_never_claimed_is_claimed(void **state)
     bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .unproven_ms = -1, .wait_ms = 1000});
     queue_command_give_up(&b->q, b->now, "ann", "m", sizeof("m"));
     bed_asks(b, OP_CLAIM);
-    bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .unproven_ms = -1, .wait_ms = 1000});
+    bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .attempt = 5, .unproven_ms = -1, .wait_ms = 1000});
+    assert_int_equal(d->claim->attempt, 5);
     bed_asks(b, OP_DEAD_LETTER);
     bed_row(b, d, ROW_COMPLETED);
     bed_waits(b, d, OP_CLAIM, WAIT_AGAIN, 20);
@@ -1722,6 +1773,8 @@ int main(void)
         cmocka_unit_test(test_each_answer_to_a_claim_has_its_step),
         cmocka_unit_test(test_a_claim_tells_the_row_to_the_delivery),
         cmocka_unit_test(test_a_parked_message_is_logged_with_its_reason),
+        cmocka_unit_test(test_a_parked_message_is_logged_with_200_bytes),
+        cmocka_unit_test(test_the_rows_error_is_kept),
         cmocka_unit_test(test_max_age_is_applied_to_a_claim),
         cmocka_unit_test(test_attempts_that_are_used_up_are_a_dead_letter),
         cmocka_unit_test(test_each_answer_to_a_look_has_its_step),
