@@ -772,6 +772,32 @@ static void test_a_letter_of_a_parked_row_lets_those_behind_it_go_on(void **stat
     outbox_deinit(&r.o);
 }
 
+/* The only parked row was refused for another reason. The exchange has never worked. */
+static void test_an_exchange_that_opens_without_a_confirm_may_be_refused_three_times_again(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 3, true, "y");
+    for (int i = 0; i < 3; i++)
+        refuse(&r);
+    pass(&r, 1000);
+    outbox_channel_lost(&r.o, r.now_ms, 406, "PRECONDITION_FAILED");
+    outbox_channel_open(&r.o, r.now_ms);
+    pass(&r, 1000);
+    assert_int_equal(r.n_told_open, 1);
+    read_on(&r);
+    answer(&r, 4, 7, true, "y");
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(r.n_buried, 3 + i);
+        assert_int_equal(r.n_told_stopped, 1);
+        refuse(&r);
+    }
+    assert_int_equal(r.n_buried, 5);
+    assert_int_equal(r.o.parked.n_stopped, 1);
+    outbox_deinit(&r.o);
+}
+
 static void test_the_lease_is_offered_over_an_exchange_that_is_not_allowed(void **state)
 {
     char x[] = "x";
@@ -1065,6 +1091,32 @@ static void test_a_routing_key_of_an_ordered_exchange_has_one_row_in_flight(void
     outbox_deinit(&r.o);
 }
 
+/* Hashes collide where each routing key is the name of its exchange. */
+static void test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_other(void **state)
+{
+    static char y_name[] = "y";
+    char *names[] = {x_name, y_name};
+    struct rig r;
+
+    start(&r);
+    r.o.rules.ordered = names;
+    r.o.rules.n_ordered = 2;
+    for (int i = 1; i <= 2; i++) { /* first so that both exchanges are proven */
+        r.key = "k";
+        answer(&r, i, i, false, names[i - 1]);
+        confirm_all(&r);
+    }
+    for (int i = 3; i <= 6; i++) {
+        r.key = names[i % 2];
+        answer(&r, i, i, false, names[i % 2]);
+    }
+    assert_true(is_out(&r, 3) && is_out(&r, 4));
+    assert_false(is_out(&r, 5) || is_out(&r, 6));
+    confirm_all(&r);
+    assert_true(is_out(&r, 5) && is_out(&r, 6));
+    outbox_deinit(&r.o);
+}
+
 static void test_a_return_stops_an_ordered_exchange_and_its_rows_go_later_in_order(void **state)
 {
     static const char *const keys[] = {"k", "k", "j", "j"};
@@ -1127,9 +1179,14 @@ static void test_a_holder_that_gets_nothing_confirmed_gives_up(void **state)
     answer(&r, 1, 3, true, "x");
     for (int i = 0; i < 14; i++)
         pass(&r, 1000);
+    pass(&r, 500); /* to a renewal of the lease */
+    assert_int_equal(outbox_due_ms(&r.o, r.now_ms), r.now_ms + 500);
+    pass(&r, 499);
     assert_int_equal(r.n_given_up, 0);
-    pass(&r, 1000);
+    pass(&r, 1);
     assert_int_equal(r.n_given_up, 1);
+    assert_string_equal(r.said[OUTBOX_TOLD_LEFT].text,
+                        "rows wait, and the broker has neither confirmed nor refused any for 15 s");
     int asked = r.n_asked;
     pass(&r, 14000);
     assert_int_equal(r.n_asked, asked);
@@ -1876,7 +1933,7 @@ static void test_each_code_of_a_closed_channel_has_its_end(void **state)
         struct rig r;
 
         start(&r);
-        answer(&r, 1, 1, true, "x");
+        answer(&r, 1, 2, true, "x"); /* the second one waits for the first */
         outbox_channel_lost(&r.o, r.now_ms, cases[i].code, cases[i].code == 403 ? "why topic 't'" : "why");
         turn(&r);
         assert_int_equal(r.o.sent.len, 0);
@@ -1885,6 +1942,8 @@ static void test_each_code_of_a_closed_channel_has_its_end(void **state)
         assert_int_equal(r.n_buried, cases[i].buried != NULL);
         if (cases[i].buried) {
             assert_memory_equal(r.buried, cases[i].buried, strlen(cases[i].buried));
+            assert_string_equal(r.last, "m2");
+            assert_int_equal(r.o.sent.len, 1);
         } else {
             assert_string_equal(r.said[OUTBOX_TOLD_CLOSED].text, "why");
             pass(&r, 999);
@@ -1897,6 +1956,7 @@ static void test_each_code_of_a_closed_channel_has_its_end(void **state)
                 pass(&r, 1);
             }
             assert_int_equal(r.o.sent.len, 1);
+            assert_string_equal(r.last, "m1");
         }
         outbox_deinit(&r.o);
     }
@@ -2184,6 +2244,8 @@ int main(void)
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
         cmocka_unit_test(test_a_row_that_cannot_be_encoded_is_a_letter),
+        cmocka_unit_test(test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_other),
+        cmocka_unit_test(test_an_exchange_that_opens_without_a_confirm_may_be_refused_three_times_again),
         cmocka_unit_test(test_the_interval_between_polls_has_a_bound),
         cmocka_unit_test(test_each_code_of_a_closed_channel_has_its_end),
         cmocka_unit_test(test_a_restart_forgets_the_rows_and_reads_after_100_ms),
