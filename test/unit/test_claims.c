@@ -357,6 +357,180 @@ static void test_attempts_in_a_second_while_the_breaker_is_on(void **state)
     }
 }
 
+/* --- candidates --- */
+
+static void test_while_one_is_tried_the_oldest_try_goes_first(void **state)
+{
+    static const struct {
+        int64_t tried_ms[3]; /* 0: never */
+        double queue, application;
+        int first;
+    } cases[] = {
+        {{500, 300, 0}, 1, 16, 2},   {{500, 300, 400}, 1, 16, 1}, {{300, 500, 400}, 1, 16, 0},
+        {{500, 300, 400}, 16, 1, 1}, {{500, 300, 0}, 16, 16, 0},  {{300, 300, 300}, 1, 16, 0},
+        {{500, 300, 400}, 2, 2, 0},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct bed *b = bed();
+        struct delivery *d[3];
+
+        for (int k = 0; k < 3; k++) {
+            char id[16];
+
+            snprintf(id, sizeof(id), "m%d", k);
+            d[k] = bed_deliver(b, id);
+            d[k]->claim->tried_ms = cases[i].tried_ms[k];
+        }
+        b->q.own.limiter.limit = cases[i].queue;
+        b->application.limiter.limit = cases[i].application;
+        assert_ptr_equal(bed_asks(b, OP_CLAIM), d[cases[i].first]);
+        bed_end(b);
+    }
+}
+
+static void test_a_message_that_found_no_slot_within_max_hold_is_returned(void **state)
+{
+    const struct queue_rules r = bed_rules();
+    struct bed *b = bed_new(&r, KIND_CLASSIC);
+    struct delivery *d = bed_deliver(b, "m");
+
+    d->claim->looked = true;
+    b->application.gone = true;
+    bed_pass(b, r.max_hold_ms - 1);
+    bed_rest(b);
+    bed_pass(b, 1);
+    while (bed_next(b) && b->last.kind != ACTION_REQUEUE)
+        ;
+    assert_int_equal(b->last.kind, ACTION_REQUEUE);
+    assert_string_equal(bed_told(b, EVENT_RETURNED)->text, "held for max_hold");
+    assert_int_equal(bed_told(b, EVENT_RETURNED)->n, 1);
+    bed_end(b);
+}
+
+/* --- requests --- */
+
+static void test_a_claimed_message_is_sent_when_a_slot_is_free(void **state)
+{
+    static const struct {
+        double queue, application;      /* limits */
+        int n_own, n_other, n_accepted; /* in flight here, by other queues, answered 202 there */
+        uint64_t owner;                 /* of the quarantine: another queue's message */
+        bool taken;
+        int64_t joined_ms;
+        bool sent;
+    } cases[] = {
+        {.queue = 16, .application = 16, .n_own = 1, .sent = true},
+        {.queue = 2, .application = 16, .n_own = 1, .sent = true},
+        {.queue = 1, .application = 16, .n_own = 1},
+        {.queue = 16, .application = 2, .n_own = 1, .sent = true},
+        {.queue = 16, .application = 1, .n_own = 1},
+        {.queue = 16, .application = 2, .n_own = 1, .n_other = 1},
+        {.queue = 16, .application = 3, .n_own = 1, .n_other = 1, .sent = true},
+        {.queue = 16, .application = 2, .n_own = 1, .n_accepted = 1},
+        /* a queue with nothing in flight needs no free slot */
+        {.queue = 1, .application = 1, .n_other = 1, .sent = true},
+        /* quarantine waits for messages that were claimed before, but nothing joins it */
+        {.queue = 16, .application = 16, .owner = 99, .sent = true},
+        {.queue = 16, .application = 16, .owner = 99, .taken = true, .joined_ms = 1},
+        {.queue = 16, .application = 16, .owner = 99, .taken = true, .joined_ms = 0, .sent = true},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct bed *b = bed();
+        struct application *a = &b->application;
+
+        if (cases[i].n_own)
+            bed_sent(b, "other", 1);
+        struct delivery *d = bed_claimed(b, "m", 1);
+
+        b->q.own.limiter.limit = cases[i].queue;
+        a->limiter.limit = cases[i].application;
+        a->n_out += cases[i].n_other;
+        a->n_accepted += cases[i].n_accepted;
+        a->place.owner = cases[i].owner;
+        a->place.taken = cases[i].taken;
+        a->place.until_ms = b->now + cases[i].joined_ms;
+        bool sent = bed_next(b) && b->last.kind == ACTION_FORWARD;
+
+        if (sent != cases[i].sent)
+            fail_msg("case %zu", i);
+        if (!sent)
+            bed_wants(d, OP_FORWARD);
+        a->n_out -= cases[i].n_other;
+        a->n_accepted -= cases[i].n_accepted;
+        bed_end(b);
+    }
+}
+
+static void test_ready_messages_are_shared_among_the_free_slots(void **state)
+{
+    static const struct {
+        double queue, application;
+        int n_other, n_accepted;
+        size_t n_first;
+    } cases[] = {
+        {4, 4, 0, 0, 2}, {2, 4, 0, 0, 4}, {4, 2, 0, 0, 4}, {4, 4, 2, 0, 4},
+        {4, 4, 0, 2, 4}, {3, 4, 0, 0, 3}, {1, 4, 0, 0, 8},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct queue_rules r = bed_batch_rules(10);
+
+        r.concurrency = 4;
+        struct bed *b = bed_of(&r);
+        struct delivery *claimed[8];
+        struct application *a = &b->application;
+
+        deliver_many(b, 8);
+        for (int k = 0; k < 8; k++)
+            claimed[k] = bed_asks(b, OP_CLAIM);
+        for (int k = 0; k < 8; k++)
+            bed_row(b, claimed[k], ROW_CLAIMED);
+        b->q.own.limiter.limit = cases[i].queue;
+        a->limiter.limit = cases[i].application;
+        a->n_out += cases[i].n_other;
+        a->n_accepted += cases[i].n_accepted;
+        bed_does(b, ACTION_FORWARD);
+        assert_int_equal(b->last.request->members.len, cases[i].n_first);
+        a->n_out -= cases[i].n_other;
+        a->n_accepted -= cases[i].n_accepted;
+        bed_end(b);
+    }
+}
+
+/* A slow killer needs longer, and a message that only hangs is revoked before the others join it. */
+static void test_a_quarantined_message_is_joined_after_its_windows(void **state)
+{
+    static const struct {
+        int crashes, takeovers;
+        int64_t windows; /* 0: never */
+    } cases[] = {{1, 0, 1},  {2, 0, 2}, {3, 0, 4}, {6, 0, 32}, {7, 0, 64},
+                 {9, 0, 64}, {1, 1, 1}, {0, 2, 0}, {1, 2, 0}};
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct bed *b = bed();
+        struct delivery *d = bed_deliver(b, "m");
+
+        d->claim->crashes = cases[i].crashes;
+        d->claim->takeovers = cases[i].takeovers;
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(b, d,
+                   (struct row){.answer = ROW_CLAIMED,
+                                .attempt = 1,
+                                .crashes = cases[i].crashes,
+                                .takeovers = cases[i].takeovers,
+                                .unproven_ms = -1});
+        bed_does(b, ACTION_FORWARD);
+        assert_true(b->application.place.taken);
+        if (cases[i].windows)
+            assert_int_equal(b->application.place.until_ms - b->now, cases[i].windows * BED_WINDOW_MS + 1000);
+        else
+            assert_true(b->application.place.until_ms == INT64_MAX);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +543,11 @@ int main(void)
         cmocka_unit_test(test_the_time_of_the_next_lookups),
         cmocka_unit_test(test_redelivered_messages_are_left_to_other_replicas_for_a_minute),
         cmocka_unit_test(test_attempts_in_a_second_while_the_breaker_is_on),
+        cmocka_unit_test(test_while_one_is_tried_the_oldest_try_goes_first),
+        cmocka_unit_test(test_a_message_that_found_no_slot_within_max_hold_is_returned),
+        cmocka_unit_test(test_a_claimed_message_is_sent_when_a_slot_is_free),
+        cmocka_unit_test(test_ready_messages_are_shared_among_the_free_slots),
+        cmocka_unit_test(test_a_quarantined_message_is_joined_after_its_windows),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
