@@ -540,6 +540,108 @@ static void one_message_teaches_nothing_and_the_size_is_never_below_one(void **s
     assert_int_equal(batch_size_bytes(&s), 1);
 }
 
+static void the_reason_of_a_bad_answer(void **state)
+{
+    static const struct {
+        int64_t echo;
+        bool is_cut, is_to_close, transaction;
+        const char *body, *why;
+    } cases[] = {
+        {.echo = 3, .body = ""},
+        {.echo = -1, .body = "", .why = "its answer has no field Onceward-Batch"},
+        {.echo = 0, .body = "", .why = "its answer has another count in Onceward-Batch than the request"},
+        {.echo = 4, .body = "", .why = "its answer has another count in Onceward-Batch than the request"},
+        {.echo = 3,
+         .is_cut = true,
+         .body = "{}",
+         .why = "its answer is incomplete: it is larger than forward.max_response, or broke off"},
+        {.echo = 3,
+         .is_to_close = true,
+         .body = " ",
+         .why = "its answer has neither a body nor a length, as if the application had died before the body"},
+        {.echo = 3, .is_to_close = true, .body = "null"},
+        {.echo = 3, .is_to_close = true, .transaction = true, .body = " "},
+        {.echo = 3, .body = "{", .why = "its answer is not JSON, or has no list of failures"},
+        {.echo = 3,
+         .body = "{\"failures\":[{\"id\":\"x\"}]}",
+         .why = "its answer names a failure that matches no message of the request"},
+        {.echo = 3, .transaction = true, .body = "{\"failures\":[{\"id\":\"x\"}]}"},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const struct batch_reply a = {.kind = ANSWER_STATUS,
+                                      .status = 200,
+                                      .n_sent = 3,
+                                      .echo = cases[i].echo,
+                                      .is_cut = cases[i].is_cut,
+                                      .is_to_close = cases[i].is_to_close,
+                                      .body = slice_of(cases[i].body)};
+
+        read_answer(&in_response, 200, 3, ""); /* sets the members */
+        batch_answer_read(&a, cases[i].transaction ? &in_transaction : &in_response, members, COUNT(members),
+                          &reading);
+        assert_int_equal(reading.verdict, cases[i].why ? BATCH_BAD : BATCH_ANSWERED);
+        if (cases[i].why)
+            assert_string_equal(reading.why, cases[i].why);
+        else
+            assert_null(reading.why);
+    }
+}
+
+static void the_bounds_of_numbers(void **state)
+{
+    static const struct {
+        const char *field;
+        int status; /* 0: the answer is bad */
+        int64_t retry_after_ms;
+    } cases[] = {
+        {"\"status\":99", 0, 0},
+        {"\"status\":100", 500, -1},
+        {"\"status\":299", 500, -1},
+        {"\"status\":300", 300, -1},
+        {"\"status\":999", 999, -1},
+        {"\"status\":999.5", 0, 0},
+        {"\"status\":409.0", 409, -1},
+        {"\"retry_after\":-0.001", 0, 0},
+        {"\"retry_after\":0", 500, 0},
+        {"\"retry_after\":null", 500, -1},
+        {"\"retry_after\":\"5\"", 0, 0},
+        {"\"retry_after\":3599.5", 500, 3599500},
+        {"\"retry_after\":3600", 500, 3600000},
+        {"\"retry_after\":3601", 500, 3600000},
+        {"\"retry_after\":1.00000000000000000000000000000", 500, 1000}, /* 31 characters */
+        {"\"retry_after\":1.000000000000000000000000000000", 0, 0},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char body[128];
+        enum batch_verdict v;
+
+        snprintf(body, sizeof(body), "{\"failures\":[{\"id\":\"a\",%s}]}", cases[i].field);
+        v = read_answer(&in_response, 200, 3, body);
+        if (v != (cases[i].status ? BATCH_ANSWERED : BATCH_BAD) ||
+            (cases[i].status &&
+             (members[0].status != cases[i].status || members[0].retry_after_ms != cases[i].retry_after_ms)))
+            fail_msg("%s: verdict %d, status %d, %lld ms", body, v, members[0].status,
+                     (long long)members[0].retry_after_ms);
+    }
+}
+
+/* Entries may have any order, and may name a member twice, of which the first counts. */
+static void entries_in_another_order(void **state)
+{
+    assert_named(&in_response,
+                 "{\"failures\":[{\"id\":\"17\",\"status\":401},{\"id\":\"a\",\"status\":402},"
+                 "{\"id\":\"\\u00e4\\\"\",\"status\":403},{\"id\":\"a\",\"status\":404}]}",
+                 402, 403, 401);
+    assert_named(&in_response,
+                 "{\"results\":{\"17\":1,\"a\":2},\"failures\":[{\"id\":\"17\"},{\"token\":\"ow1.a\"}]}", 500,
+                 0, 500);
+    assert_memory_equal(members[2].result.data, "1", 1);
+    assert_memory_equal(members[0].result.data, "2", 1);
+    assert_int_equal(members[0].result.len, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -563,6 +665,9 @@ int main(void)
         cmocka_unit_test(a_named_member_is_answered_as_if_alone),
         cmocka_unit_test(the_size_is_halved_and_grows_by_a_tenth),
         cmocka_unit_test(one_message_teaches_nothing_and_the_size_is_never_below_one),
+        cmocka_unit_test(the_reason_of_a_bad_answer),
+        cmocka_unit_test(the_bounds_of_numbers),
+        cmocka_unit_test(entries_in_another_order),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
