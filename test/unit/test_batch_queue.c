@@ -19,6 +19,7 @@ struct world {
     struct database database;
     int64_t now, started; /* answers arrive at once until then, so that all messages are claimed */
     bool completed[MOST], dead[MOST];
+    char error[MOST][400], said[MOST][400]; /* of the latest end of an attempt */
     int attempts[MOST], caps[MOST], n_posts[MOST], crashes[MOST], takeovers[MOST];
     int64_t due[MOST];
     struct delivery *asked[4 * MOST]; /* at the database, which answers everything of a turn together */
@@ -75,6 +76,8 @@ static void at_database(struct world *w, struct delivery *d)
     case OP_FAIL:
     case OP_REVOKE:
     case OP_RELEASE:
+        snprintf(w->error[n], sizeof(w->error[n]), "%s", d->outcome.error ? d->outcome.error : "");
+        snprintf(w->said[n], sizeof(w->said[n]), "%s", d->outcome.said ? d->outcome.said : w->error[n]);
         if (d->op == OP_REVOKE && w->now < w->extended_until && n >= w->n_expired) {
             r.answer = ROW_EXTENDED;
             r.wait_ms = w->extended_until - w->now;
@@ -1235,6 +1238,35 @@ static void a_body_that_is_larger_than_the_request_so_far_joins_it(void **state)
     end(w);
 }
 
+/* The text goes to the row if error_body is on, and never to the log. */
+static void a_named_failure_has_its_status_wait_and_text(void **state)
+{
+    for (int i = 0; i < 3; i++) {
+        struct world *w = world_of(0, false, answers_well);
+        char says[600], text[400];
+
+        memset(text, 'x', 300);
+        text[i == 2 ? 300 : 4] = 0;
+        snprintf(says, sizeof(says),
+                 "{\"failures\": [{\"id\": \"0\", \"status\": 500, \"error\": \"%s\"},"
+                 "{\"id\": \"1\", \"status\": 429, \"retry_after\": 77}]}",
+                 text);
+        w->says = says;
+        w->q.rules.batch.error_body = i > 0;
+        for (int m = 0; m < 3; m++)
+            deliver(w, m, 0);
+        while (!w->due[0] || !w->due[1] || !w->completed[2])
+            run(w, w->now + 1);
+        assert_string_equal(w->error[0], "answered 500");
+        text[i == 2 ? 256 : 4] = 0; /* cut */
+        snprintf(says, sizeof(says), i ? "answered 500: \"%s\"" : "answered 500", text);
+        assert_string_equal(w->said[0], says);
+        assert_string_equal(w->said[1], "answered 429");
+        assert_true(w->due[1] - w->now >= 76000);
+        end(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1278,6 +1310,7 @@ int main(void)
         cmocka_unit_test(a_failed_request_counts_and_so_does_the_second_of_its_halves),
         cmocka_unit_test(a_pair_that_is_refused_three_times_beside_successes_goes_in_halves),
         cmocka_unit_test(a_body_that_is_larger_than_the_request_so_far_joins_it),
+        cmocka_unit_test(a_named_failure_has_its_status_wait_and_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
