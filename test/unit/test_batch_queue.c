@@ -1,6 +1,7 @@
 /* Requests with several messages in the core of a queue, in virtual time: how many requests a bad message costs, and
  * which messages are charged. */
 #include "bed.h"
+#include "core/batches.h"
 #include "onceward/base/buf.h"
 #include "onceward/core/token.h"
 
@@ -1267,6 +1268,103 @@ static void a_named_failure_has_its_status_wait_and_text(void **state)
     }
 }
 
+/* --- figures of a request --- */
+
+/* As many failed requests as can be in flight, and at least five, set the circuit breaker. */
+static void the_weight_of_a_failed_request(void **state)
+{
+    static const int cases[][3] = {{20, 1, 4},  {20, 5, 4},  {20, 6, 4}, {20, 7, 3}, {20, 16, 2},
+                                   {20, 20, 1}, {20, 64, 1}, {21, 5, 5}, {0, 5, 0}};
+    struct world *w = world_of(0, true, answers_well);
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        w->q.share->brake.threshold = cases[i][0];
+        w->q.rules.concurrency = cases[i][1];
+        assert_int_equal(batches_failure_weight(&w->q), cases[i][2]);
+    }
+    end(w);
+}
+
+static void shares_of_slots(void **state)
+{
+    static const struct {
+        size_t units, slots;
+    } cases[] = {{0, 0}, {1, 1}, {SLOT_UNITS, 1}, {SLOT_UNITS + 1, 2}, {2 * SLOT_UNITS, 2}};
+    struct world *w = world_of(2, true, nothing_is_answered);
+    struct delivery *d;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
+        assert_int_equal(slots_of(cases[i].units), cases[i].slots);
+    d = (struct delivery *)queue_find(&w->q, 1);
+    assert_int_equal(batches_share(&w->q, d), SLOT_UNITS / N);
+    d->claim->batch_cap = N + 1;
+    assert_int_equal(batches_share(&w->q, d), SLOT_UNITS / N);
+    d->claim->batch_cap = 7;
+    assert_int_equal(batches_share(&w->q, d), SLOT_UNITS / 7);
+    assert_int_equal(batches_most_of_group(&w->q, d), 7);
+    d->claim->batch_cap = 9;
+    assert_int_equal(batches_most_of_group(&w->q, d), 8);
+    d->claim->crashes = 1;
+    assert_int_equal(batches_share(&w->q, d), SLOT_UNITS);
+    d->claim->crashes = 0;
+    d->claim->alone = true;
+    assert_int_equal(batches_share(&w->q, d), SLOT_UNITS);
+    d->claim->alone = false;
+    w->q.rules.batch.max_messages = 5;
+    assert_int_equal(batches_share(&w->q, d), SLOT_UNITS / 5);
+    w->q.rules.batch.max_messages = N;
+    d->claim->batch_cap = 0;
+    end(w);
+}
+
+static void when_a_message_may_share_its_request(void **state)
+{
+    static const struct {
+        bool breaker, redelivered;
+        int64_t slow_since_ms;
+        int n_refused;
+        bool shares;
+    } cases[] = {
+        {.shares = true},
+        {.breaker = true},
+        {.slow_since_ms = 5, .n_refused = 1, .shares = true},
+        {.slow_since_ms = 5, .n_refused = 2},
+        {.slow_since_ms = 5, .n_refused = 3},
+        {.n_refused = 3, .shares = true},
+        {.redelivered = true, .shares = true},
+        {.slow_since_ms = 5, .redelivered = true},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        struct world *w = world_of(0, true, answers_well);
+
+        w->redelivered = cases[i].redelivered;
+        deliver(w, 0, 0);
+        struct delivery *d = (struct delivery *)queue_find(&w->q, 1);
+
+        if (cases[i].breaker)
+            brake_force(&w->q.share->brake, w->now, "all fails");
+        w->q.share->limiter.slow_since_ms = cases[i].slow_since_ms;
+        d->claim->n_refused = cases[i].n_refused;
+        if (batches_may_share(&w->q, d) != cases[i].shares)
+            fail_msg("case %zu", i);
+        end(w);
+    }
+}
+
+static void the_halves_of_the_latest_64_failed_requests_are_known(void **state)
+{
+    struct world *w = world_of(0, true, answers_well);
+
+    assert_true(batches_failure_is_new(&w->q, &(struct request){.parent = 0}));
+    for (uint64_t parent = 1; parent <= 65; parent++)
+        assert_false(batches_failure_is_new(&w->q, &(struct request){.parent = parent}));
+    for (uint64_t parent = 2; parent <= 65; parent++)
+        assert_true(batches_failure_is_new(&w->q, &(struct request){.parent = parent}));
+    assert_false(batches_failure_is_new(&w->q, &(struct request){.parent = 1})); /* forgotten */
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1311,6 +1409,10 @@ int main(void)
         cmocka_unit_test(a_pair_that_is_refused_three_times_beside_successes_goes_in_halves),
         cmocka_unit_test(a_body_that_is_larger_than_the_request_so_far_joins_it),
         cmocka_unit_test(a_named_failure_has_its_status_wait_and_text),
+        cmocka_unit_test(the_weight_of_a_failed_request),
+        cmocka_unit_test(shares_of_slots),
+        cmocka_unit_test(when_a_message_may_share_its_request),
+        cmocka_unit_test(the_halves_of_the_latest_64_failed_requests_are_known),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
