@@ -3,6 +3,7 @@
 #include "core_bed.h"
 
 #include "core/notes.h"
+#include "onceward/base/buf.h"
 
 static struct queue_rules rules_of(bool transaction)
 {
@@ -1749,6 +1750,246 @@ static void test_each_answer_2xx_is_a_success_of_the_application(void **state)
     }
 }
 
+/* --- texts --- */
+
+static void test_the_text_of_the_limit_names_why_no_copy_is_published(void **state)
+{
+    static const struct {
+        int64_t count;
+        const char *not_renewed, *no_renewal, *error; /* of the message, of the queue, of the latest try */
+        const char *begin, *end;
+    } cases[] = {
+        {1, NULL, NULL, NULL, "delivered 1 time before; ", NULL},
+        {2, NULL, NULL, NULL, "delivered 2 times before; ", NULL},
+        {4, "refused", "forbidden", "nack", "delivered 4 times",
+         "; not published to its queue again: refused"},
+        {4, NULL, "forbidden", "nack", "delivered 4 times", "; not published to its queue again: forbidden"},
+        {4, NULL, NULL, "nack", "delivered 4 times", "; not published to its queue again: nack"},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+        struct buf text = {0};
+
+        r.delivery_limit = LIMIT;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = near_limit(b, OP_PUBLISH, WAIT_NONE);
+
+        d->arrival->copy.delivery_count = cases[i].count;
+        d->not_renewed = cases[i].not_renewed;
+        b->q.returns.no_renewal = cases[i].no_renewal;
+        error_text_set(d, cases[i].error, NULL);
+        life_limit_words(&b->q, d, &text);
+        assert_memory_equal(buf_text(&text), cases[i].begin, strlen(cases[i].begin));
+        const char *why = strstr(buf_text(&text), "; not published");
+
+        assert_int_equal(why != NULL, cases[i].end != NULL);
+        if (why)
+            assert_string_equal(why, cases[i].end);
+        buf_deinit(&text);
+        bed_end(b);
+    }
+}
+
+static void test_a_copy_with_another_body_tells_both_fingerprints(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_sent(b, "m", 1), *copy;
+    struct arrival *a = bed_arrival(&b->q, "m");
+
+    d->arrival->fingerprint[15] = 0xab;
+    a->fingerprint[0] = 0x12;
+    bed_pass(b, 345);
+    queue_delivered(&b->q, b->now, a, NULL);
+    copy = bed_newest(b);
+    assert_string_equal(copy->outcome.error,
+                        "{\"fingerprint\" : \"12000000000000000000000000000000\", "
+                        "\"first_fingerprint\" : \"000000000000000000000000000000ab\", "
+                        "\"first_status\" : \"processing\", \"first_came_ms_ago\" : 345}");
+    bed_next(b);
+    assert_string_equal(bed_told(b, EVENT_BODY_MISMATCH)->reason, "in flight here");
+    bed_end(b);
+}
+
+/* The application's own text goes to the row, and not to the log. */
+static void test_the_text_of_an_answer_is_kept_beside_its_brief(void **state)
+{
+    static const struct {
+        enum answer_kind kind;
+        int status;
+        const char *error, *said;
+        enum request_end end;
+    } cases[] = {{ANSWER_STATUS, 500, "answered 500: x", "answered 500: x", REQUEST_ANSWERED},
+                 {ANSWER_STATUS, 500, "answered 500", NULL, REQUEST_ANSWERED},
+                 {ANSWER_STATUS, 500, NULL, NULL, REQUEST_ANSWERED},
+                 {ANSWER_STATUS, 504, NULL, NULL, REQUEST_UNANSWERED},
+                 {ANSWER_TIMEOUT, 0, NULL, NULL, REQUEST_UNANSWERED},
+                 {ANSWER_TIMEOUT, 500, NULL, NULL, REQUEST_UNANSWERED}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        queue_answered(&b->q, b->now, d->request->ref,
+                       &(struct answer){.kind = cases[i].kind,
+                                        .status = cases[i].status,
+                                        .brief = "answered 500",
+                                        .error = cases[i].error,
+                                        .batch = -1,
+                                        .retry_after_ms = -1});
+        assert_string_equal(d->outcome.error, "answered 500");
+        if (cases[i].said)
+            assert_string_equal(d->outcome.said, cases[i].said);
+        else
+            assert_null(d->outcome.said);
+        assert_int_equal(d->outcome.http_status, cases[i].status);
+        assert_int_equal(d->outcome.request, cases[i].end);
+        bed_end(b);
+    }
+}
+
+static void test_an_answer_is_stored_up_to_its_bound(void **state)
+{
+    static const struct {
+        int status;
+        const char *body;
+        size_t stored;
+    } cases[] = {{200, "12345", 5}, {200, "123456", 0}, {500, "12345", 0}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(false);
+
+        r.store_response_bytes = 5;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        bed_answer_of(b, d,
+                      (struct answer){.kind = ANSWER_STATUS,
+                                      .status = cases[i].status,
+                                      .retry_after_ms = -1,
+                                      .body = slice_of(cases[i].body)});
+        if (cases[i].status == 200) {
+            bed_wants(d, OP_COMPLETE);
+            assert_int_equal(d->outcome.complete.result_len, cases[i].stored);
+            assert_memory_equal(d->outcome.complete.result ? d->outcome.complete.result : "", cases[i].body,
+                                cases[i].stored);
+        }
+        bed_end(b);
+    }
+}
+
+/* --- the last attempt --- */
+
+/* The next claim finds the attempts used up, so it does not wait. */
+static void test_a_failed_last_attempt_waits_for_nothing(void **state)
+{
+    static const struct {
+        int attempt;
+        enum row_answer answer;
+        bool waits;
+        int n_retried, n_given_back;
+    } cases[] = {{7, ROW_FAILED, true, 1, 0}, {8, ROW_FAILED, false, 0, 0}, {8, ROW_RELEASED, true, 0, 1}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_sent(b, "m", cases[i].attempt);
+
+        bed_pass(b, BED_WINDOW_MS);
+        bed_asks(b, OP_REVOKE);
+        int64_t delay_ms = delivery_delay_ms(d);
+
+        bed_row(b, d, cases[i].answer);
+        bed_waits(b, d, OP_CLAIM, WAIT_DUE, cases[i].waits ? delay_ms : 0);
+        assert_int_equal(b->q.counts.retried.total, cases[i].n_retried);
+        assert_int_equal(b->q.counts.given_back.total, cases[i].n_given_back);
+        while (bed_next(b))
+            ;
+        assert_int_equal(bed_n_told(b, EVENT_RETRY), cases[i].n_retried);
+        assert_int_equal(bed_n_told(b, EVENT_TOKEN_EXPIRED), 1);
+        bed_end(b);
+    }
+}
+
+/* The limiter gets one bad mark per request, whatever its number of messages. */
+static void test_an_unanswered_request_is_one_bad_mark(void **state)
+{
+    struct queue_rules r = rules_of_pairs();
+    struct bed *b = bed_new(&r, KIND_QUORUM);
+    struct limiter *l = &b->q.share->limiter;
+    struct delivery *pair[2];
+
+    l->most = l->threshold = 4;
+    l->limit = 4;
+    send_pair(b, pair);
+    double budget = l->budget;
+
+    bed_pass(b, BED_WINDOW_MS);
+    for (int k = 0; k < 2; k++)
+        bed_asks(b, OP_REVOKE);
+    for (int k = 0; k < 2; k++) {
+        bed_row(b, pair[k], ROW_RELEASED);
+        assert_true(l->budget > budget - 1.1 && l->budget < budget - 0.9);
+        assert_int_equal(pair[k]->claim->next_cap, 1); /* a hanging pair is sent as two requests */
+    }
+    bed_end(b);
+}
+
+/* --- the circuit breaker --- */
+
+/* Everything fails, so a message that was to die is released, unless an operator gave it up. */
+static void test_the_breaker_spares_messages_that_were_to_die(void **state)
+{
+    for (int given_up = 0; given_up < 2; given_up++) {
+        struct queue_rules r = rules_of(true);
+
+        r.brake = 5;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        b->can = ~(1u << OP_DEAD_LETTER);
+        bed_answer(b, d, 400);
+        if (given_up)
+            d->outcome.dead_letter.charged = false;
+        fail_others(b, 4);
+        assert_true(b->q.share->brake.on);
+        bed_wants(d, given_up ? OP_DEAD_LETTER : OP_RELEASE);
+        if (!given_up) {
+            assert_int_equal(d->claim->n_given_back, 1);
+            assert_int_equal(delivery_release(d)->changes.crashes, 0);
+            assert_backoff(d, 1000);
+        }
+        assert_true(b->q.pauses[PAUSE_EVERYTHING_FAILS].since_ms);
+        assert_false(b->q.pauses[PAUSE_NO_MESSAGE_IDS].since_ms);
+        brake_succeeded(&b->q.share->brake);
+        bed_next(b);
+        assert_false(b->q.pauses[PAUSE_EVERYTHING_FAILS].since_ms);
+        bed_end(b);
+    }
+}
+
+/* A message on hold takes no trial of the breaker from others, until an operator gives it up. */
+static void test_a_message_on_hold_takes_no_trial(void **state)
+{
+    for (int k = 0; k < 3; k++) { /* breaker off; on; on, and given up */
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_deliver(b, "m");
+
+        bed_asks(b, OP_CLAIM);
+        bed_row(b, d, ROW_ON_HOLD);
+        if (k)
+            brake_force(&b->q.own.brake, b->now, "");
+        d->given_up = k == 2;
+        bed_pass(b, 30000);
+        b->can = 0;
+        bed_rest(b);
+        assert_int_equal(d->op, OP_CLAIM);
+        assert_int_equal(d->wait, k == 1 ? WAIT_ON_HOLD : WAIT_NONE);
+        if (k == 1)
+            bed_waits(b, d, OP_CLAIM, WAIT_ON_HOLD, 30000);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1806,6 +2047,14 @@ int main(void)
         cmocka_unit_test(test_a_copy_with_another_body_differs_from_a_known_row),
         cmocka_unit_test(test_a_row_for_another_operation_is_ignored),
         cmocka_unit_test(test_each_answer_2xx_is_a_success_of_the_application),
+        cmocka_unit_test(test_the_text_of_the_limit_names_why_no_copy_is_published),
+        cmocka_unit_test(test_a_copy_with_another_body_tells_both_fingerprints),
+        cmocka_unit_test(test_the_text_of_an_answer_is_kept_beside_its_brief),
+        cmocka_unit_test(test_an_answer_is_stored_up_to_its_bound),
+        cmocka_unit_test(test_a_failed_last_attempt_waits_for_nothing),
+        cmocka_unit_test(test_an_unanswered_request_is_one_bad_mark),
+        cmocka_unit_test(test_the_breaker_spares_messages_that_were_to_die),
+        cmocka_unit_test(test_a_message_on_hold_takes_no_trial),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
