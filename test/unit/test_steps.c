@@ -1386,6 +1386,46 @@ static void test_a_crash_during_the_wait_for_a_commit_is_counted_and_not_charged
     }
 }
 
+/* The application may have been down, so a message alone is charged at growing intervals only. */
+static void test_an_unproven_crash_is_charged_rarely(void **state)
+{
+    enum { WAIT_MS = 300000 };
+    static const struct {
+        bool alive; /* an answer came before the crash */
+        int64_t unproven_ms;
+        int step;
+        enum operation op;
+        int next_step;
+    } cases[] = {{false, -1, 0, OP_FAIL, 1},          {false, WAIT_MS - 1, 1, OP_RELEASE, -1},
+                 {false, WAIT_MS, 1, OP_FAIL, 2},     {false, 2 * WAIT_MS - 1, 2, OP_RELEASE, -1},
+                 {false, 2 * WAIT_MS, 2, OP_FAIL, 3}, {true, 1, 1, OP_FAIL, -1}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_deliver(b, "m");
+
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(b, d,
+                   (struct row){.answer = ROW_CLAIMED,
+                                .attempt = 1,
+                                .crashes = 1,
+                                .unproven_ms = cases[i].unproven_ms,
+                                .unproven_step = cases[i].step});
+        assert_true(d->claim->alone);
+        bed_does(b, ACTION_FORWARD);
+        b->application.seen_alive = cases[i].alive;
+        bed_answer_of(b, d, (struct answer){.kind = ANSWER_DIED, .retry_after_ms = -1});
+        bed_wants(d, cases[i].op);
+        assert_int_equal(delivery_changes(d)->crashes, 2);
+        assert_int_equal(delivery_changes(d)->unproven_step, cases[i].next_step);
+        assert_int_equal(d->claim->n_given_back, cases[i].op == OP_RELEASE);
+        assert_backoff(d, 1000);
+        if (cases[i].op == OP_FAIL)
+            assert_true(delivery_failure(d)->charged);
+        bed_end(b);
+    }
+}
+
 /* --- giving up --- */
 
 static void test_a_message_that_is_given_up_keeps_its_last_error(void **state)
@@ -1548,6 +1588,40 @@ static void test_a_message_leaves_near_its_limit_if_it_can_be_stored(void **stat
         assert_int_equal(s.kind, cases[i].leaves ? STEP_WANT : STEP_STAY);
         if (cases[i].leaves)
             assert_int_equal(s.op, OP_DEAD_LETTER);
+        bed_end(b);
+    }
+}
+
+/* The tries to publish are no waits for the row. */
+static void test_the_row_of_a_message_that_is_not_renewed_is_read_at_short_intervals(void **state)
+{
+    static const enum publication ends[] = {PUBLICATION_REFUSED, PUBLICATION_FORBIDDEN};
+
+    for (size_t i = 0; i < 2; i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.delivery_limit = LIMIT;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = near_limit(b, OP_PUBLISH, WAIT_NONE);
+
+        for (int n = 1; n <= 3; n++) {
+            int64_t bound_ms = 500 << (n - 1);
+            uint64_t ref = bed_does(b, ACTION_PUBLISH)->ref;
+
+            queue_published(&b->q, b->now, ref, PUBLICATION_FAILED, "nack");
+            bed_waits_between(b, d, OP_PUBLISH, WAIT_DUE, bound_ms / 10, bound_ms);
+            int64_t wait = d->timer.at_ms - b->now;
+
+            bed_rest(b);
+            assert_int_equal(bed_told(b, EVENT_NOT_RENEWED)->ms, wait);
+            assert_string_equal(bed_told(b, EVENT_NOT_RENEWED)->text, "nack");
+            bed_pass(b, wait);
+        }
+        queue_published(&b->q, b->now, bed_does(b, ACTION_PUBLISH)->ref, ends[i], "not permitted");
+        assert_ptr_equal(bed_asks(b, OP_CLAIM), d);
+        bed_row(b, d, ROW_LOCKED);
+        bed_waits(b, d, OP_CLAIM, WAIT_LOCKED, 20);
+        assert_int_equal(b->q.returns.no_renewal != NULL, ends[i] == PUBLICATION_FORBIDDEN);
         bed_end(b);
     }
 }
@@ -2055,6 +2129,8 @@ int main(void)
         cmocka_unit_test(test_an_unanswered_request_is_one_bad_mark),
         cmocka_unit_test(test_the_breaker_spares_messages_that_were_to_die),
         cmocka_unit_test(test_a_message_on_hold_takes_no_trial),
+        cmocka_unit_test(test_an_unproven_crash_is_charged_rarely),
+        cmocka_unit_test(test_the_row_of_a_message_that_is_not_renewed_is_read_at_short_intervals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
