@@ -2,6 +2,8 @@
  * drain. The broker accepts everything, and all rows of the database are locked. */
 #include "core_bed.h"
 
+#include "core/pauses.h"
+
 enum { LIMIT = 5, HOLD_MS = 60000, MAX_MESSAGE = 1000 };
 static const unsigned ALL = ~0u;
 
@@ -1275,6 +1277,203 @@ static void test_the_limit_grows_while_messages_want_a_slot(void **state)
     }
 }
 
+/* --- pauses --- */
+
+/* A queue with too many waiting messages pauses until nine tenths of max_parked are free of them. A message that is
+ * being released counts until its row is written. */
+static void test_a_queue_with_many_parked_messages_pauses(void **state)
+{
+    enum { MOST = 20 };
+    static const struct {
+        int n_left;
+        bool releases;
+        bool pauses;
+    } cases[] = {{18, false, true}, {17, false, false}, {17, true, true}, {16, true, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules rules = bed_rules();
+
+        rules.max_parked = MOST;
+        struct bed *b = bed_new(&rules, KIND_CLASSIC);
+        struct delivery *answered = bed_sent(b, "answered", 1);
+
+        for (int k = 0; k < MOST; k++) {
+            char id[16];
+
+            assert_false(b->q.pauses[PAUSE_PARKED_FULL].since_ms);
+            snprintf(id, sizeof(id), "m%d", k);
+            bed_not_due(b, id, k < MOST - cases[i].n_left ? 20000 : 200000);
+            b->can = ~(1u << OP_RELEASE);
+        }
+        bed_rest(b);
+        assert_int_equal(bed_told(b, EVENT_PARKED_FULL)->n, MOST);
+        assert_string_equal(bed_told(b, EVENT_PARKED_FULL)->text,
+                            "20 parked; most frequent: waiting for their next attempt");
+        assert_string_equal(b->q.pauses[PAUSE_PARKED_FULL].text, bed_told(b, EVENT_PARKED_FULL)->text);
+        if (cases[i].releases)
+            bed_answer(b, answered, 409);
+        b->can = 0;
+        bed_pass(b, 20000);
+        bed_rest(b);
+        bed_rest(b);
+        assert_int_equal(b->q.pauses[PAUSE_PARKED_FULL].since_ms != 0, cases[i].pauses);
+        bed_end(b);
+    }
+}
+
+static void test_the_line_about_parked_messages_names_the_commonest_error(void **state)
+{
+    for (int fails = 0; fails < 2; fails++) {
+        struct queue_rules rules = bed_rules();
+
+        rules.max_parked = 2;
+        struct bed *b = bed_new(&rules, KIND_CLASSIC);
+
+        for (int k = 0; k < 2; k++) {
+            struct delivery *d = bed_sent(b, k ? "n" : "m", 1);
+
+            bed_answer(b, d, 500);
+            bed_asks(b, OP_FAIL);
+            bed_row(b, d, ROW_FAILED);
+        }
+        if (fails)
+            brake_force(&b->q.own.brake, b->now, "");
+        bed_rest(b);
+        assert_string_equal(
+            bed_told(b, EVENT_PARKED_FULL)->text,
+            fails
+                ? "2 parked while everything fails: `onceward give-up --consumer C --held` makes dead letters "
+                  "of them"
+                : "2 parked; most frequent: answered 500");
+        bed_end(b);
+    }
+}
+
+/* Half of max_bytes must be free, and the largest message must fit. */
+static void test_a_queue_with_full_memory_resumes_with_room_for_the_largest(void **state)
+{
+    static const struct {
+        size_t held[2], largest;
+        bool resumes;
+    } cases[] = {{{250, 250}, 500, true}, {{251, 250}, 251, false}, {{250, 250}, 501, false},
+                 {{200, 200}, 600, true}, {{200, 200}, 601, false}, {{0, 0}, 5000, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int before = 0; before < 2;
+             before++) { /* the largest was seen lately, or in the interval before */
+            struct queue_rules rules = bed_rules();
+
+            rules.max_bytes = 1000;
+            struct bed *b = bed_new(&rules, KIND_CLASSIC);
+
+            b->can = 0;
+            for (int k = 0; k < 2; k++) {
+                struct arrival *a = bed_arrival(&b->q, k ? "n" : "m");
+
+                a->copy.n_bytes = cases[i].held[k];
+                queue_delivered(&b->q, b->now, a, NULL);
+            }
+            assert_int_equal(b->q.share->n_bytes, cases[i].held[0] + cases[i].held[1]);
+            *(before ? &b->q.consumer.largest.before : &b->q.consumer.largest.seen) = cases[i].largest;
+            pause_begin(&b->q, b->now, PAUSE_BYTES_FULL, "max_bytes are held");
+            bed_rest(b);
+            assert_int_equal(!b->q.pauses[PAUSE_BYTES_FULL].since_ms, cases[i].resumes);
+            bed_end(b);
+        }
+}
+
+/* Some pauses end within a moment, and are not worth two lines. */
+static void test_short_pauses_are_not_logged(void **state)
+{
+    static const struct {
+        enum pause_reason reason;
+        bool at_once;
+    } cases[] = {{PAUSE_APPLICATION, false}, {PAUSE_BYTES_FULL, false}, {PAUSE_OVERLOADED, false},
+                 {PAUSE_RENEWAL_LOOP, true}, {PAUSE_REFUSED, true},     {PAUSE_TOO_LARGE, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of();
+
+        b->can = 0;
+        bed_deliver(b, "m");
+        b->application.gone = cases[i].reason == PAUSE_APPLICATION;
+        b->q.share->limiter.slow_since_ms = cases[i].reason == PAUSE_OVERLOADED ? b->now : 0;
+        b->q.share->n_bytes += cases[i].reason == PAUSE_BYTES_FULL ? b->q.rules.max_bytes : 0;
+        b->q.loop_until_ms = b->now + 9000;
+        pause_begin(&b->q, b->now, cases[i].reason, "why");
+        bed_rest(b);
+        assert_int_equal(bed_n_told(b, EVENT_PAUSED), cases[i].at_once);
+        bed_pass(b, 999);
+        bed_rest(b);
+        assert_int_equal(bed_n_told(b, EVENT_PAUSED), cases[i].at_once);
+        bed_pass(b, 1);
+        bed_rest(b);
+        assert_int_equal(bed_n_told(b, EVENT_PAUSED), 1);
+        assert_string_equal(bed_told(b, EVENT_PAUSED)->text, "why");
+        bed_pass(b, 5000);
+        bed_rest(b);
+        assert_int_equal(bed_n_told(b, EVENT_PAUSED), 1);
+        b->q.share->n_bytes -= cases[i].reason == PAUSE_BYTES_FULL ? b->q.rules.max_bytes : 0;
+        bed_end(b);
+    }
+}
+
+/* A limit of 1 without a good answer is a pause while messages wait, or while the next try waits. */
+static void test_a_slow_application_pauses_its_queue_while_messages_wait(void **state)
+{
+    static const struct {
+        bool slow, held;
+        int64_t wait_ms;
+        bool pauses;
+    } cases[] = {
+        {true, true, 0, true}, {true, false, 0, false}, {true, false, 1, true}, {false, true, 1, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int shared = 0; shared < 2; shared++) {
+            struct bed *b = bed_of();
+            struct limiter *l = shared ? &b->application.limiter : &b->q.share->limiter;
+
+            b->can = 0;
+            if (cases[i].held)
+                bed_deliver(b, "m");
+            l->slow_since_ms = cases[i].slow ? b->now : 0;
+            l->wait_until_ms = b->now + cases[i].wait_ms;
+            bed_rest(b);
+            assert_int_equal(b->q.pauses[PAUSE_OVERLOADED].since_ms != 0, cases[i].pauses && !shared);
+            assert_int_equal(b->q.pauses[PAUSE_APPLICATION].since_ms != 0, cases[i].pauses && shared);
+            l->slow_since_ms = 0;
+            bed_rest(b);
+            assert_int_equal(b->q.pauses[PAUSE_OVERLOADED].since_ms, 0);
+            assert_int_equal(b->q.pauses[PAUSE_APPLICATION].since_ms, 0);
+            bed_end(b);
+        }
+}
+
+/* A lost connection is a pause after a second, with the latest reason. */
+static void test_a_database_that_is_down_for_a_second_pauses_the_queue(void **state)
+{
+    struct bed *b = bed_of();
+
+    b->can = 0;
+    b->database.down_since_ms = b->now;
+    snprintf(b->database.reason, sizeof(b->database.reason), "refused");
+    bed_pass(b, 999);
+    bed_rest(b);
+    assert_int_equal(b->q.pauses[PAUSE_DATABASE].since_ms, 0);
+    bed_pass(b, 1);
+    bed_rest(b);
+    assert_string_equal(bed_told(b, EVENT_PAUSED)->text, "refused");
+    snprintf(b->database.reason, sizeof(b->database.reason), "timeout");
+    bed_rest(b);
+    assert_string_equal(b->q.pauses[PAUSE_DATABASE].text, "timeout");
+    b->database.down_since_ms = 0;
+    bed_pass(b, 500);
+    bed_rest(b);
+    assert_int_equal(b->q.pauses[PAUSE_DATABASE].since_ms, 0);
+    assert_int_equal(bed_told(b, EVENT_RESUMED)->ms, 500);
+    bed_end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1323,6 +1522,12 @@ int main(void)
         cmocka_unit_test(test_a_body_that_never_fits_circles_once_a_round),
         cmocka_unit_test(test_the_owner_of_a_lock_is_asked_for_after_a_window),
         cmocka_unit_test(test_the_limit_grows_while_messages_want_a_slot),
+        cmocka_unit_test(test_a_queue_with_many_parked_messages_pauses),
+        cmocka_unit_test(test_the_line_about_parked_messages_names_the_commonest_error),
+        cmocka_unit_test(test_a_queue_with_full_memory_resumes_with_room_for_the_largest),
+        cmocka_unit_test(test_short_pauses_are_not_logged),
+        cmocka_unit_test(test_a_slow_application_pauses_its_queue_while_messages_wait),
+        cmocka_unit_test(test_a_database_that_is_down_for_a_second_pauses_the_queue),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
