@@ -1,4 +1,5 @@
 /* Events from the broker: deliveries without their bodies, the channel and its loss, and questions about the queue. */
+#include "core/order.h"
 #include "core_bed.h"
 #include "fields.h"
 
@@ -255,6 +256,8 @@ static void test_a_missing_queue_is_logged_once_until_it_is_consumed(void **stat
         assert_true(b->q.consumer.watch.no_queue);
         assert_int_equal(bed_n_told(b, EVENT_NO_QUEUE), 1);
     }
+    lose(b, 0); /* the connection, without a channel */
+    assert_true(b->q.consumer.watch.no_queue);
     lose(b, 403);
     assert_false(b->q.consumer.watch.no_queue);
     assert_int_equal(bed_n_told(b, EVENT_DISCONNECTED), 1);
@@ -387,6 +390,63 @@ static void test_the_questions_about_a_queue_of_an_unknown_kind(void **state)
     }
 }
 
+/* A known outcome is written without the channel. */
+static void test_what_a_lost_channel_leaves_to_be_written(void **state)
+{
+    static const struct {
+        int status;
+        bool transaction;
+        enum operation op;
+    } cases[] = {
+        {200, false, OP_COMPLETE},
+        {500, false, OP_FAIL},
+        {503, false, OP_RELEASE},
+        {200, true, OP_CHECK},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct queue_rules r = rules();
+
+        r.transaction = cases[i].transaction;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        bed_answer(b, d, cases[i].status);
+        queue_channel_lost(&b->q, b->now, 0, "lost");
+        assert_ptr_equal(bed_asks(b, cases[i].op), d);
+        bed_row(b, d,
+                cases[i].op == OP_FAIL      ? ROW_FAILED
+                : cases[i].op == OP_RELEASE ? ROW_RELEASED
+                                            : ROW_COMPLETED);
+        bed_rest(b);
+        assert_int_equal(queue_n_held(&b->q), 0);
+        bed_end(b);
+    }
+}
+
+/* Another replica gets the queue first, unless this one steps behind the owner. */
+static void test_a_channel_that_an_ordered_queue_has_closed_opens_after_a_second(void **state)
+{
+    for (int steps = 0; steps < 2; steps++) {
+        struct queue_rules r = rules();
+
+        r.ordered = true;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+
+        order_stop(&b->q, b->now, "a reason");
+        b->q.handover.steps = steps;
+        bed_does(b, ACTION_REOPEN);
+        assert_string_equal(b->last.text, "a reason");
+        queue_channel_lost(&b->q, b->now, 404, "closed");
+        assert_int_equal(b->q.consumer.not_before_ms, b->now + (steps ? 0 : 1000));
+        assert_int_equal(b->q.consumer.n_failures, steps ? -1 : 0);
+        assert_false(b->q.consumer.watch.no_queue); /* the code is not the broker's */
+        bed_rest(b);
+        assert_null(bed_told(b, EVENT_NO_QUEUE));
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +462,8 @@ int main(void)
         cmocka_unit_test(test_a_new_channel_has_a_new_consumer_and_an_unknown_depth),
         cmocka_unit_test(test_only_the_present_subscription_is_confirmed_and_logged),
         cmocka_unit_test(test_the_questions_about_a_queue_of_an_unknown_kind),
+        cmocka_unit_test(test_what_a_lost_channel_leaves_to_be_written),
+        cmocka_unit_test(test_a_channel_that_an_ordered_queue_has_closed_opens_after_a_second),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
