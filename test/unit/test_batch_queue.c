@@ -1365,6 +1365,22 @@ static void the_halves_of_the_latest_64_failed_requests_are_known(void **state)
     end(w);
 }
 
+static void a_request_that_hangs_halves_the_size_once(void **state)
+{
+    for (int n = 1; n <= N; n += N - 1) {
+        struct world *w = world_of(1, true, nothing_is_answered);
+
+        run(w, w->now + 1000);
+        for (int m = 1; m <= n; m++)
+            deliver(w, m, 0);
+        run(w, w->now + w->q.rules.token_window_ms + 3000);
+        assert_int_equal(w->sizes[1], n);
+        assert_int_equal(queue_batch_size(&w->q), n > 1 ? N / 2 : N);
+        assert_int_equal(w->n_size_lines, n > 1);
+        end(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1413,6 +1429,7 @@ int main(void)
         cmocka_unit_test(shares_of_slots),
         cmocka_unit_test(when_a_message_may_share_its_request),
         cmocka_unit_test(the_halves_of_the_latest_64_failed_requests_are_known),
+        cmocka_unit_test(a_request_that_hangs_halves_the_size_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
