@@ -1365,9 +1365,15 @@ static void the_halves_of_the_latest_64_failed_requests_are_known(void **state)
     end(w);
 }
 
+/* Its messages go in groups of 8, and then alone. */
 static void a_request_that_hangs_halves_the_size_once(void **state)
 {
-    for (int n = 1; n <= N; n += N - 1) {
+    static const struct {
+        int n, cap;
+    } cases[] = {{1, 0}, {2, 1}, {8, 1}, {9, 8}, {N, 8}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        int n = cases[i].n;
         struct world *w = world_of(1, true, nothing_is_answered);
 
         run(w, w->now + 1000);
@@ -1377,8 +1383,23 @@ static void a_request_that_hangs_halves_the_size_once(void **state)
         assert_int_equal(w->sizes[1], n);
         assert_int_equal(queue_batch_size(&w->q), n > 1 ? N / 2 : N);
         assert_int_equal(w->n_size_lines, n > 1);
+        assert_int_equal(w->caps[n], cases[i].cap);
         end(w);
     }
+}
+
+static void a_request_ends_at_the_first_message_that_does_not_fit(void **state)
+{
+    static const size_t lengths[] = {0, 700000, 700000, 0}; /* base64 of one of them fits */
+    struct world *w = world_of(0, true, answers_well);
+
+    for (int m = 0; m < 4; m++)
+        deliver(w, m, lengths[m]);
+    run(w, 60000);
+    assert_int_equal(w->n_requests, 2);
+    assert_int_equal(w->sizes[0], 2);
+    assert_int_equal(w->sizes[1], 2);
+    end(w);
 }
 
 int main(void)
@@ -1430,6 +1451,7 @@ int main(void)
         cmocka_unit_test(when_a_message_may_share_its_request),
         cmocka_unit_test(the_halves_of_the_latest_64_failed_requests_are_known),
         cmocka_unit_test(a_request_that_hangs_halves_the_size_once),
+        cmocka_unit_test(a_request_ends_at_the_first_message_that_does_not_fit),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
