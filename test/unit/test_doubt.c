@@ -102,7 +102,7 @@ static void test_the_kind_is_asked_when_half_the_room_for_waiting_messages_is_us
     assert_int_equal(queue_doubt(&b->q, b->now), DOUBT_NONE);
     park(b, "c");
     assert_int_equal(queue_doubt(&b->q, b->now), DOUBT_KIND);
-    queue_channel_lost(&b->q, b->now, 0, "closed"); /* they are forgotten with their channel */
+    queue_channel_lost(&b->q, b->now, 0, "closed"); /* deliveries are forgotten with their channel */
     assert_int_equal(queue_doubt(&b->q, b->now), DOUBT_NONE);
     while (bed_next(b))
         ;
