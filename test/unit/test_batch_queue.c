@@ -1365,7 +1365,7 @@ static void the_halves_of_the_latest_64_failed_requests_are_known(void **state)
     end(w);
 }
 
-/* Its messages go in groups of 8, and then alone. */
+/* The messages go in groups of 8, and then alone. */
 static void a_request_that_hangs_halves_the_size_once(void **state)
 {
     static const struct {
