@@ -36,6 +36,7 @@ struct world {
     int64_t database_until, due_step;
     int64_t extended_until; /* the application has extended the tokens, */
     int n_expired;          /* but not those of the messages below this number */
+    char size_line[100];    /* the latest: size and reason */
     int n_size_lines, n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
 };
@@ -230,6 +231,8 @@ static void carry_out(struct world *w, const struct action *a)
         break;
     case ACTION_TELL:
         w->n_size_lines += a->note.event == EVENT_BATCH_SIZE;
+        if (a->note.event == EVENT_BATCH_SIZE)
+            snprintf(w->size_line, sizeof(w->size_line), "%d: %s", (int)a->note.n, a->note.text);
         break;
     case ACTION_ACK:
         w->n_acked += (int)a->n;
@@ -687,6 +690,7 @@ static void a_request_that_is_too_large_goes_in_halves(void **state)
         assert_true(w->completed[i] == (i != bad) && w->attempts[i] <= 1 + (i == bad));
     assert_int_equal(queue_batch_size(&w->q), N / 2);
     assert_int_equal(w->n_size_lines, 1);
+    assert_string_equal(w->size_line, "50: a request was answered 413");
     end(w);
 }
 
@@ -1383,6 +1387,7 @@ static void a_request_that_hangs_halves_the_size_once(void **state)
         assert_int_equal(w->sizes[1], n);
         assert_int_equal(queue_batch_size(&w->q), n > 1 ? N / 2 : N);
         assert_int_equal(w->n_size_lines, n > 1);
+        assert_string_equal(w->size_line, n > 1 ? "50: a request was not answered within its window" : "");
         assert_int_equal(w->caps[n], cases[i].cap);
         end(w);
     }
@@ -1399,6 +1404,21 @@ static void a_request_ends_at_the_first_message_that_does_not_fit(void **state)
     assert_int_equal(w->n_requests, 2);
     assert_int_equal(w->sizes[0], 2);
     assert_int_equal(w->sizes[1], 2);
+    end(w);
+}
+
+static void the_size_as_configured_is_logged_when_it_is_reached_again(void **state)
+{
+    struct world *w = world_of(0, true, answers_well);
+    struct batch_size *size = &w->application.batch_size;
+
+    size->messages = 95; /* a tenth more is too many */
+    for (int m = 0; m < 96; m++)
+        deliver(w, m, 0);
+    run(w, 60000);
+    assert_int_equal(w->sizes[0], 95);
+    assert_int_equal(w->n_size_lines, 1);
+    assert_string_equal(w->size_line, "100: as configured, since such requests succeed");
     end(w);
 }
 
@@ -1452,6 +1472,7 @@ int main(void)
         cmocka_unit_test(the_halves_of_the_latest_64_failed_requests_are_known),
         cmocka_unit_test(a_request_that_hangs_halves_the_size_once),
         cmocka_unit_test(a_request_ends_at_the_first_message_that_does_not_fit),
+        cmocka_unit_test(the_size_as_configured_is_logged_when_it_is_reached_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -612,6 +612,18 @@ static void test_runs_of_two_keys_go_to_two_free_slots(void **state)
     }
 }
 
+static void test_the_second_of_a_run_is_the_first_when_the_first_is_completed(void **state)
+{
+    struct world *w = world(true);
+
+    w->completed[1] = true;
+    deliver_some(w, 1, 3, 1);
+    run(w, 1000);
+    assert_string_equal(w->requests, "2 3<2;");
+    assert_int_equal(w->n_claims[2], 1);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +647,7 @@ int main(void)
         cmocka_unit_test(test_a_run_that_was_not_sent_ends_with_its_channel),
         cmocka_unit_test(test_a_run_that_failed_as_a_whole_goes_in_smaller_ones),
         cmocka_unit_test(test_runs_of_two_keys_go_to_two_free_slots),
+        cmocka_unit_test(test_the_second_of_a_run_is_the_first_when_the_first_is_completed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
