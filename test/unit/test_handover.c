@@ -464,7 +464,7 @@ static void test_owners_depend_on_the_names_of_the_partitions(void **state)
 {
     for (uint64_t other = 1; other <= 20; other++) {
         struct world *w = world();
-        const uint64_t members[] = {SELF, OTHER}, names[] = {other, 0};
+        const uint64_t members[] = {SELF, OTHER}, names[] = {other, other + 100};
         uint64_t owners[2];
 
         for (int i = 0; i < 2; i++)
@@ -584,6 +584,122 @@ static void test_a_step_is_remembered_with_the_messages_that_it_returns(void **s
     }
 }
 
+/* A replica is a member while it is subscribed and does not drain. */
+static void test_partitions_belong_to_members_only(void **state)
+{
+    for (int i = 0; i < 4; i++) {
+        struct world *w = world();
+        struct queue *partitions[] = {&w->q[0], &w->q[1]};
+        bool is_member = i == 0;
+
+        for (int k = 0; k < 2; k++) {
+            w->q[k].drain = i == 1 || i == 3 ? DRAIN_FINISHING : DRAIN_NO;
+            w->q[k].consumer.state = i >= 2 ? CONSUMER_STARTING : CONSUMER_ACTIVE;
+        }
+        assert_true(handover_presence(partitions, 2, w->now, NULL, 0));
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(w->q[k].handover.owner, is_member ? SELF : 0);
+        report(w, OTHER, 1, 2);
+        assert_int_equal((w->q[0].handover.owner == SELF) + (w->q[1].handover.owner == SELF), is_member);
+        for (int k = 0; k < 2; k++)
+            w->q[k].drain = DRAIN_NO;
+        end(w);
+    }
+}
+
+static void test_one_subscribed_partition_makes_a_member(void **state)
+{
+    struct world *w = world();
+    struct queue *partitions[] = {&w->q[0], &w->q[1]};
+
+    w->q[0].consumer.state = CONSUMER_NONE;
+    handover_presence(partitions, 2, w->now, NULL, 0);
+    assert_int_equal(w->q[0].handover.owner, SELF);
+    assert_int_equal(w->q[1].handover.owner, SELF);
+    end(w);
+}
+
+static void test_a_report_replaces_the_one_before(void **state)
+{
+    struct world *w = world();
+    struct queue *partitions[] = {&w->q[0], &w->q[1]}, *q = &w->q[0];
+    int64_t since_ms;
+
+    report(w, OTHER, 1, 2);
+    q = &w->q[not_owned(w)];
+    assert_true(handover_is_standby(q));
+    assert_int_equal(q->n_others, 1);
+    assert_int_equal(q->handover.ahead, 1);
+    since_ms = q->share->members.since_ms;
+    run(w, 300);
+    report(w, OTHER, 2, 2); /* the same members */
+    assert_int_equal(q->share->members.since_ms, since_ms);
+    assert_int_equal(q->handover.ahead, 2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(w->q[i].handover.heard_ms, w->now);
+    handover_presence(partitions, 2, w->now, NULL, 0); /* the other one has gone */
+    assert_int_equal(q->share->members.since_ms, w->now);
+    for (int i = 0; i < 2; i++) {
+        assert_false(handover_is_standby(&w->q[i]));
+        assert_int_equal(w->q[i].n_others, 0);
+        assert_int_equal(w->q[i].handover.ahead, 0);
+    }
+    report(w, OTHER, 2, 2);
+    handover_unknown(q); /* the database is lost */
+    assert_false(handover_is_standby(q));
+    assert_int_equal(q->n_others, 0);
+    assert_int_equal(q->handover.ahead, 0);
+    end(w);
+}
+
+static void test_when_a_replica_is_a_standby(void **state)
+{
+    static const struct {
+        bool ordered, active_here, other_is_active, subscribed, standby;
+    } cases[] = {
+        {true, false, true, true, true},   {false, false, true, true, false}, {true, true, true, true, false},
+        {true, false, false, true, false}, {true, false, true, false, false},
+    };
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct world *w = world();
+        struct queue *q = &w->q[0];
+
+        q->rules.ordered = cases[i].ordered;
+        q->handover.is_active = cases[i].active_here;
+        q->handover.other_is_active = cases[i].other_is_active;
+        q->consumer.state = cases[i].subscribed ? CONSUMER_ACTIVE : CONSUMER_STARTING;
+        assert_int_equal(handover_is_standby(q), cases[i].standby);
+        q->rules.ordered = true;
+        end(w);
+    }
+}
+
+static void test_the_order_of_reports_changes_no_member(void **state)
+{
+    static const uint64_t orders[][4] = {{2, 3, 2, 3}, {3, 2, 2, 3}, {3, 3, 2, 2}};
+    struct world *w = world();
+    struct queue *partitions[] = {&w->q[0], &w->q[1]};
+    int64_t since_ms = w->now;
+
+    for (size_t i = 0; i < COUNT(orders); i++) {
+        struct handover_peer peers[4];
+        size_t next[4] = {0}; /* partition of the next report of a replica */
+
+        for (int k = 0; k < 4; k++)
+            peers[k] = (struct handover_peer){.who = orders[i][k],
+                                              .partition = next[orders[i][k]]++,
+                                              .subscription = 1,
+                                              .may_consume = true};
+        handover_presence(partitions, 2, w->now, peers, 4);
+        assert_int_equal(w->q[0].share->members.since_ms, since_ms);
+        assert_int_equal(w->q[0].n_others, 2);
+        assert_true(w->q[0].handover.owner != w->q[1].handover.owner);
+        w->now += 100;
+    }
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -609,6 +725,11 @@ int main(void)
         cmocka_unit_test(test_when_a_replica_steps_behind_the_owner),
         cmocka_unit_test(test_the_time_from_which_it_wants_to_step),
         cmocka_unit_test(test_a_step_is_remembered_with_the_messages_that_it_returns),
+        cmocka_unit_test(test_partitions_belong_to_members_only),
+        cmocka_unit_test(test_one_subscribed_partition_makes_a_member),
+        cmocka_unit_test(test_a_report_replaces_the_one_before),
+        cmocka_unit_test(test_when_a_replica_is_a_standby),
+        cmocka_unit_test(test_the_order_of_reports_changes_no_member),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
