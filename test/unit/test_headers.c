@@ -294,6 +294,8 @@ static void test_content_encoding(void **state)
         {TEXT(""), NULL, NULL},
         {TEXT("gzi"), NULL, "gzi"},
         {TEXT("x-gzip"), NULL, "x-gzip"},
+        {TEXT("hzip"), NULL, "hzip"},
+        {TEXT("gziq"), NULL, "gziq"},
     };
     struct message m = {0};
     (void)state;
@@ -634,6 +636,52 @@ static void test_a_table_that_fits_is_sent(void **state)
     }
 }
 
+/* Names that HTTP cannot tell apart: the first one is sent. */
+static void test_one_field_of_each_name(void **state)
+{
+    static char large[OPTIONAL_BYTES_MAX / 2];
+    struct field headers[] = {F_STRING("cloudEvents:foo", "event"), F_STRING("foo", "plain"),
+                              F_STRING("FOO", "second"), F_STRING("Zraceparent", TRACE)};
+    struct message m = {.headers = headers, .n_headers = COUNT(headers)};
+    (void)state;
+
+    write_block(&m, &usual);
+    assert_value("ce-foo", "event");
+    assert_value("Amqp-Header-foo", "plain");
+    assert_value("Amqp-Header-Zraceparent", TRACE);
+    assert_value("traceparent", NULL);
+    assert_value("Onceward-Headers-Dropped", "1");
+    /* One that does not fit leaves its name to the next. */
+    memset(large, '%', sizeof(large));
+    headers[1].bytes = (struct slice){large, sizeof(large)};
+    write_block(&m, &usual);
+    assert_value("Amqp-Header-FOO", "second");
+}
+
+/* The buffer grows at another place for each length, but never while the JSON in it is encoded. */
+static void test_every_length_of_the_table(void **state)
+{
+    static char text[2000];
+    struct field header = F_VOID("");
+    struct message m = {.headers = &header, .n_headers = 1};
+    struct buf json = {0}, expected = {0};
+    (void)state;
+
+    memset(text, '_', sizeof(text));
+    for (size_t len = 0; len < sizeof(text); len++) {
+        header.name = (struct slice){text, len};
+        buf_reset(&json);
+        buf_reset(&expected);
+        fields_to_json(&json, &header, 1, false);
+        buf_add_base64url(&expected, json.data, json.len);
+        header_block_deinit(&block);
+        write_block(&m, &usual);
+        assert_value("Amqp-Headers", buf_text(&expected));
+    }
+    buf_deinit(&json);
+    buf_deinit(&expected);
+}
+
 /* Names of any length, also shorter than the quotes and colons around them. */
 static void test_a_table_with_short_names_is_sent(void **state)
 {
@@ -750,6 +798,8 @@ int main(void)
         cmocka_unit_test(test_tracestate),
         cmocka_unit_test(test_a_table_that_fits_is_sent),
         cmocka_unit_test(test_a_table_with_short_names_is_sent),
+        cmocka_unit_test(test_one_field_of_each_name),
+        cmocka_unit_test(test_every_length_of_the_table),
         cmocka_unit_test(test_a_batch),
         cmocka_unit_test(test_cloudevents),
         cmocka_unit_test(test_plain_headers),

@@ -1659,6 +1659,7 @@ static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
         int64_t last_ms;
         int n;
     } cases[] = {{true, 59999, 1}, {true, 60000, 2}, {false, 59999, 1}, {false, 60000, 2}};
+    char why[300] = ""; /* longer than the room for it */
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int64_t began_ms;
@@ -1676,7 +1677,7 @@ static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
             if (cases[i].is_nack)
                 outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
             else
-                outbox_channel_lost(&r.o, r.now_ms, 541, "INTERNAL_ERROR");
+                outbox_channel_lost(&r.o, r.now_ms, 541, memset(why, 'e', sizeof(why) - 1));
             outbox_channel_open(&r.o, r.now_ms);
             turn(&r);
             assert_int_equal(r.said[cases[i].is_nack ? OUTBOX_TOLD_NACKED : OUTBOX_TOLD_CLOSED].n,
@@ -1769,6 +1770,37 @@ static void test_the_position_is_written_at_intervals(void **state)
     pass(&r, 1);
     assert_int_equal(r.n_written, 4);
     assert_int_equal(r.written, -1);
+    outbox_deinit(&r.o);
+}
+
+static void test_each_read_begins_behind_the_one_before(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    begin(&r, NULL, 0);
+    outbox_linked(&r.o, r.now_ms);
+    assert_true(turn_to(&r, OUTBOX_READ, &a));
+    assert_null(a.batch); /* at the written position */
+    assert_int_equal(a.seq, -1);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("first"), false);
+    for (int i = 1; i <= 900; i += 100)
+        outbox_row_came(&r.o, r.now_ms, &(struct outbox_new){.seq = i, .exchange = SLICE("x")});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    assert_true(turn_to(&r, OUTBOX_READ, &a)); /* its next page, at once */
+    assert_string_equal(a.batch->text, "first");
+    assert_int_equal(a.seq, 801);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("first again"), true);
+    outbox_row_came(&r.o, r.now_ms, &(struct outbox_new){.seq = 901, .exchange = SLICE("x")});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    a = asks_in(&r, OUTBOX_READ, 5); /* the next batch */
+    assert_string_equal(a.batch->text, "first again");
+    assert_int_equal(a.seq, -1);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("second"), true);
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    a = asks_in(&r, OUTBOX_LOOK, 10);
+    assert_string_equal(a.batch->text, "second");
+    assert_int_equal(a.seq, -1);
     outbox_deinit(&r.o);
 }
 
@@ -2244,6 +2276,7 @@ int main(void)
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
         cmocka_unit_test(test_a_row_that_cannot_be_encoded_is_a_letter),
+        cmocka_unit_test(test_each_read_begins_behind_the_one_before),
         cmocka_unit_test(test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_other),
         cmocka_unit_test(test_an_exchange_that_opens_without_a_confirm_may_be_refused_three_times_again),
         cmocka_unit_test(test_the_interval_between_polls_has_a_bound),

@@ -5,6 +5,8 @@
 #include "core/notes.h"
 #include "onceward/base/buf.h"
 
+#include <math.h>
+
 static struct queue_rules rules_of(bool transaction)
 {
     struct queue_rules r = bed_rules();
@@ -665,6 +667,38 @@ static void test_the_rows_error_is_kept(void **state)
         assert_int_equal(strlen(d->outcome.error), cases[i].kept);
         bed_end(b);
     }
+}
+
+/* A moving average over 128 answers to claims and lookups. */
+static void test_the_share_of_duplicates_is_averaged(void **state)
+{
+    struct bed *b = bed_of(true);
+    double expected = 0;
+
+    for (int i = 0; i < 300; i++) {
+        char id[16];
+        bool duplicate = i % 100 < 60;
+
+        snprintf(id, sizeof(id), "m%d", i);
+        struct delivery *d = bed_deliver(b, id);
+        bed_asks(b, OP_CLAIM);
+        if (i % 2) {
+            bed_row(b, d, duplicate ? ROW_COMPLETED : ROW_DEAD);
+        } else {
+            bed_row_of(b, d, (struct row){.answer = ROW_HELD, .unproven_ms = -1});
+            expected -= expected / 128;
+            bed_pass(b, 20);
+            bed_asks(b, OP_LOOK);
+            bed_row(b, d, duplicate ? ROW_COMPLETED : ROW_MISMATCH);
+        }
+        expected += ((duplicate ? 1.0 : 0.0) - expected) / 128;
+        assert_true(fabs(b->q.flow.duplicates - expected) < 1e-6);
+        bed_pass(b, 1000);
+        while (bed_next(b))
+            if (b->last.kind == ACTION_DATABASE)
+                bed_row(b, b->last.d, ROW_DEAD_LETTERED);
+    }
+    bed_end(b);
 }
 
 static void test_max_age_is_applied_to_a_claim(void **state)
@@ -2090,6 +2124,7 @@ int main(void)
         cmocka_unit_test(test_a_parked_message_is_logged_with_its_reason),
         cmocka_unit_test(test_a_parked_message_is_logged_with_200_bytes),
         cmocka_unit_test(test_the_rows_error_is_kept),
+        cmocka_unit_test(test_the_share_of_duplicates_is_averaged),
         cmocka_unit_test(test_max_age_is_applied_to_a_claim),
         cmocka_unit_test(test_attempts_that_are_used_up_are_a_dead_letter),
         cmocka_unit_test(test_each_answer_to_a_look_has_its_step),
