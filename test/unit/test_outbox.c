@@ -20,6 +20,7 @@ struct rig {
     int64_t now_ms;
     uint64_t tag;
     int n_sent, n_written, n_looked, n_read, n_given_up, n_asked, n_buried, n_told_nack, n_told_close;
+    uint64_t written_batch;
     int64_t written;   /* seq of the latest position; -1: all of the batch */
     const char *key;   /* of the rows read; NULL: k */
     struct slice body; /* of the parked rows read; empty: "body" */
@@ -149,7 +150,9 @@ static void carry_out(struct rig *r, const struct outbox_action *a)
         outbox_dead_letters_end(&r->o, r->now_ms, OUTBOX_DONE);
         break;
     case OUTBOX_WRITE:
+        assert_non_null(a->batch);
         r->n_written++;
+        r->written_batch = a->batch->number;
         r->written = a->seq;
         outbox_written(&r->o, r->now_ms, OUTBOX_DONE);
         break;
@@ -255,6 +258,7 @@ static void start(struct rig *r)
     outbox_linked(&r->o, r->now_ms);
     turn(r);
     assert_true(outbox_holds(&r->o, r->now_ms));
+    assert_int_equal(r->said[OUTBOX_TOLD_HELD].n, 1);
     assert_int_equal(r->n_read, 1);
 }
 
@@ -417,6 +421,43 @@ static void test_the_one_that_closes_the_connection_is_found(void **state)
     pass(&r, 1000);
     assert_int_equal(r.written, -1);
     assert_int_equal(r.o.counts.published.total, 100);
+    outbox_deinit(&r.o);
+}
+
+static void test_the_second_of_two_that_closes_the_connection_is_found(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 3, true, "x");
+    assert_int_equal(r.o.sent.len, 2);
+    for (int i = 0; i < 10 && r.o.sent.len; i++) {
+        if (is_out(&r, 3))
+            relink(&r, 541, "INTERNAL_ERROR");
+        else
+            confirm_all(&r);
+    }
+    assert_int_equal(r.n_buried, 1);
+    assert_int_equal(r.o.counts.published.total, 2);
+    outbox_deinit(&r.o);
+}
+
+/* A connection that is closed while another row is in flight, too, does not count. */
+static void test_a_row_is_given_up_after_three_connections_alone(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 3, true, "x");
+    assert_int_equal(r.o.sent.len, 2);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(r.n_buried, 0);
+        assert_true(is_out(&r, 2));
+        relink(&r, 541, "INTERNAL_ERROR");
+    }
+    assert_int_equal(r.n_buried, 1);
     outbox_deinit(&r.o);
 }
 
@@ -1171,27 +1212,116 @@ static void test_an_exchange_may_be_published_to_without_mandatory(void **state)
     outbox_deinit(&r.o);
 }
 
+/* Whether its rows are all in flight or wait, and while it reads. */
 static void test_a_holder_that_gets_nothing_confirmed_gives_up(void **state)
+{
+    for (int n = 1; n <= 3; n++) {
+        int64_t began_ms;
+        struct rig r;
+
+        start(&r);
+        answer(&r, 1, n, true, "x");
+        began_ms = r.now_ms;
+        while (r.now_ms < began_ms + OUTBOX_SILENT_MS) {
+            assert_int_equal(r.n_given_up, 0);
+            pass(&r, r.now_ms == began_ms + 14500 ? 499 : r.now_ms == began_ms + 14999 ? 1 : 500);
+            if (r.o.reading.ask == OUTBOX_ASKED)
+                answer(&r, 1, 0, true, "x");
+        }
+        assert_int_equal(r.n_given_up, 1);
+        assert_string_equal(r.said[OUTBOX_TOLD_LEFT].text,
+                            "rows wait, and the broker has neither confirmed nor refused any for 15 s");
+        int asked = r.n_asked;
+        pass(&r, 14999);
+        assert_int_equal(r.n_asked, asked);
+        pass(&r, 1);
+        assert_int_equal(r.n_asked, asked + 1);
+        outbox_deinit(&r.o);
+    }
+}
+
+/* Returns the time after which the lease was given up. */
+static int64_t silence(struct rig *r)
+{
+    int64_t began_ms = r->now_ms;
+
+    while (!r->n_given_up && r->now_ms < began_ms + 20000) {
+        pass(r, 500);
+        if (r->o.reading.ask == OUTBOX_ASKED)
+            answer(r, 1, 0, true, "x");
+    }
+    return r->now_ms - began_ms;
+}
+
+static void test_a_parked_row_waits_for_the_broker_too(void **state)
 {
     struct rig r;
 
     start(&r);
-    answer(&r, 1, 3, true, "x");
-    for (int i = 0; i < 14; i++)
-        pass(&r, 1000);
-    pass(&r, 500); /* to a renewal of the lease */
-    assert_int_equal(outbox_due_ms(&r.o, r.now_ms), r.now_ms + 500);
-    pass(&r, 499);
-    assert_int_equal(r.n_given_up, 0);
-    pass(&r, 1);
-    assert_int_equal(r.n_given_up, 1);
-    assert_string_equal(r.said[OUTBOX_TOLD_LEFT].text,
-                        "rows wait, and the broker has neither confirmed nor refused any for 15 s");
-    int asked = r.n_asked;
-    pass(&r, 14000);
-    assert_int_equal(r.n_asked, asked);
+    answer(&r, 1, 5, true, "y");
+    for (int i = 0; i < 3; i++)
+        refuse(&r);
     pass(&r, 1000);
-    assert_int_equal(r.n_asked, asked + 1);
+    assert_int_equal(r.o.sent.len, 1);
+    assert_int_equal(silence(&r), 15000);
+    outbox_deinit(&r.o);
+}
+
+/* The first row of its key becomes a letter while no other row waits or is in flight. */
+static void test_a_parked_row_behind_a_letter_waits_for_the_broker_too(void **state)
+{
+    static const char *const keys[] = {"k", "k", "k"};
+    struct rig r;
+
+    start_ordered(&r);
+    answer_keys(&r, 2, 4, keys);
+    outbox_returned(&r.o, SLICE("x"), SLICE("k"), SLICE("m2"), 4);
+    confirm_all(&r);
+    assert_int_equal(n_left(&r), 3);
+    pass(&r, 1000);
+    confirm_all(&r);
+    assert_string_equal(r.last, "m3");
+    outbox_channel_lost(&r.o, r.now_ms, 406, "PRECONDITION_FAILED");
+    outbox_channel_open(&r.o, r.now_ms);
+    turn(&r);
+    assert_int_equal(r.n_buried, 1);
+    assert_string_equal(r.last, "m4");
+    assert_int_equal(silence(&r), 15000);
+    outbox_deinit(&r.o);
+}
+
+static void test_silence_is_due_15_s_after_the_row(void **state)
+{
+    int64_t began_ms;
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 2, true, "x");
+    began_ms = r.now_ms;
+    pass(&r, 14500);
+    assert_int_equal(outbox_due_ms(&r.o, r.now_ms), began_ms + 15000);
+    outbox_deinit(&r.o);
+}
+
+/* It begins to wait when the letter is committed, and not when it comes. */
+static void test_a_row_behind_a_letter_waits_for_the_broker_too(void **state)
+{
+    struct rig r;
+
+    start_ordered(&r);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("batch"), true);
+    for (int i = 2; i <= 3; i++)
+        outbox_row_came(&r.o, r.now_ms,
+                        &(struct outbox_new){.seq = i, .exchange = SLICE("x"), .body_len = i == 2 ? 101 : 0});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    turn(&r);
+    assert_int_equal(r.n_buried, 1);
+    assert_int_equal(r.o.sent.len, 1);
+    for (int i = 0; i < 15; i++) {
+        assert_int_equal(r.n_given_up, 0);
+        pass(&r, 1000);
+    }
+    assert_int_equal(r.n_given_up, 1);
     outbox_deinit(&r.o);
 }
 
@@ -1527,6 +1657,32 @@ static void test_what_was_out_beside_a_nack_goes_again_in_order(void **state)
     outbox_deinit(&r.o);
 }
 
+static void test_a_nack_is_logged_with_the_exchange_and_the_key(void **state)
+{
+    char name[121], key[121], expected[512];
+
+    for (size_t len = 1; len <= 120; len += len < 98 ? 97 : len < 102 ? 1 : 6) {
+        struct rig r;
+
+        memset(name, 'y', len);
+        memset(key, 'k', len);
+        name[len] = key[len] = '\0';
+        start(&r);
+        r.key = key;
+        answer(&r, 1, 1, true, name);
+        outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
+        turn(&r);
+        snprintf(
+            expected, sizeof(expected),
+            "the broker refuses (nack) messages to exchange '%.100s' with routing key '%.100s': a queue is full "
+            "and rejects, or has no leader; they are sent again until it accepts them, and later messages wait",
+            name, key);
+        assert_string_equal(r.said[OUTBOX_TOLD_NACKED].text, expected);
+        assert_string_equal(r.o.error, expected);
+        outbox_deinit(&r.o);
+    }
+}
+
 static void test_after_nacks_groups_grow(void **state)
 {
     struct rig r;
@@ -1544,7 +1700,41 @@ static void test_after_nacks_groups_grow(void **state)
         assert_int_equal(r.o.sent.len, n);
         confirm_all(&r);
     }
-    assert_false(r.o.link.grows); /* the ordinary mode */
+    assert_false(r.o.link.grows); /* the ordinary mode: rows follow while others are in flight */
+    for (int i = 0; i < 6; i++) {
+        for (; r.o.reading.ask == OUTBOX_ASKED; at += 256)
+            answer(&r, at, at + 255, false, "x");
+        assert_int_equal(r.o.sent.len, OUTBOX_OUT_MAX);
+        outbox_confirmed(&r.o, r.now_ms, r.tag - OUTBOX_OUT_MAX / 2, true, false);
+        turn(&r);
+    }
+    outbox_deinit(&r.o);
+}
+
+/* Empty ones, and those before a position that is being written. */
+static void test_batches_that_are_done_are_dropped(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 0, true, "x");
+    for (int i = 0; i < 20; i++) {
+        outbox_hint(&r.o, r.now_ms);
+        pass(&r, 5);
+        answer(&r, 1, 0, true, "x");
+        assert_int_equal(r.o.batches.len, 1);
+    }
+    for (int i = 1; i <= 20; i++) {
+        outbox_hint(&r.o, r.now_ms);
+        r.now_ms += 1000;
+        if (turn_to(&r, OUTBOX_WRITE, &a)) /* is not answered */
+            turn(&r);
+        answer(&r, i, i, true, "x");
+        outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
+        r.o.lease.until_ms = r.now_ms + OUTBOX_LEASE_MS;
+        assert_in_range(r.o.batches.len, 1, 2);
+    }
     outbox_deinit(&r.o);
 }
 
@@ -1746,6 +1936,31 @@ static void test_dead_letters_are_written_together_within_bounds(void **state)
         assert_string_equal(r.buried, r.told);
         outbox_deinit(&r.o);
     }
+}
+
+/* Its batch stays in memory, also if a later one has been read. */
+static void test_the_position_may_be_in_an_earlier_batch(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    answer(&r, 2, 2, true, "x");
+    confirm_all(&r);
+    outbox_hint(&r.o, r.now_ms);
+    pass(&r, 5);
+    answer(&r, 3, 4, true, "x");
+    confirm_all(&r);
+    assert_int_equal(r.n_written, 2);
+    pass(&r, 5);
+    answer(&r, 1, 0, true, "x");
+    r.written = 0;
+    pass(&r, 100);
+    assert_int_equal(r.written, -1);
+    assert_int_equal(r.written_batch, 3);
+    outbox_deinit(&r.o);
 }
 
 /* 100 ms after the one before, or after 256 rows. */
@@ -2081,6 +2296,27 @@ static void test_a_question_that_failed_is_asked_again_a_second_later(void **sta
 }
 
 /* Another sidecar has taken the lease over, as the answer shows. */
+static void test_a_new_lease_does_not_wait_for_the_questions_of_the_former_one(void **state)
+{
+    static const enum outbox_action_kind kinds[] = {OUTBOX_READ, OUTBOX_WRITE, OUTBOX_PARKED_LIST,
+                                                    OUTBOX_UNPARK};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct rig r;
+
+        ask(&r, kinds[i]);
+        answer_as(&r, kinds[i], OUTBOX_AGAIN);
+        outbox_database(&r.o, r.now_ms, false, "lost");
+        outbox_database(&r.o, r.now_ms, true, NULL);
+        r.n_read = 0;
+        asks_in(&r, OUTBOX_PARKED_LIST, 0);
+        parked_list(&r);
+        turn(&r);
+        assert_int_equal(r.n_read, 1);
+        outbox_deinit(&r.o);
+    }
+}
+
 static void test_an_answer_that_the_lease_is_lost_ends_its_work(void **state)
 {
     static const struct {
@@ -2190,8 +2426,14 @@ static void test_each_connection_asks_whose_the_outbox_is(void **state)
     answer_as(&r, OUTBOX_REGISTER, OUTBOX_DONE);
     turn(&r);
     assert_int_equal(r.n_sent, 1);
+    outbox_database(&r.o, r.now_ms, false, "lost");
+    outbox_database(&r.o, r.now_ms, true, NULL);
+    assert_true(turn_to(&r, OUTBOX_REGISTER, &a)); /* it may be another database */
+    carry_out(&r, &a);
+    turn(&r);
     outbox_linked(&r.o, r.now_ms);
     assert_true(turn_to(&r, OUTBOX_REGISTER, &a));
+    r.said[OUTBOX_TOLD_LEFT].n = 0;
     answer_as(&r, OUTBOX_REGISTER, OUTBOX_LOST);
     turn(&r);
     assert_false(outbox_holds(&r.o, r.now_ms));
@@ -2276,6 +2518,15 @@ int main(void)
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
         cmocka_unit_test(test_a_row_that_cannot_be_encoded_is_a_letter),
+        cmocka_unit_test(test_a_row_is_given_up_after_three_connections_alone),
+        cmocka_unit_test(test_a_parked_row_waits_for_the_broker_too),
+        cmocka_unit_test(test_a_parked_row_behind_a_letter_waits_for_the_broker_too),
+        cmocka_unit_test(test_a_nack_is_logged_with_the_exchange_and_the_key),
+        cmocka_unit_test(test_the_second_of_two_that_closes_the_connection_is_found),
+        cmocka_unit_test(test_the_position_may_be_in_an_earlier_batch),
+        cmocka_unit_test(test_silence_is_due_15_s_after_the_row),
+        cmocka_unit_test(test_a_row_behind_a_letter_waits_for_the_broker_too),
+        cmocka_unit_test(test_batches_that_are_done_are_dropped),
         cmocka_unit_test(test_each_read_begins_behind_the_one_before),
         cmocka_unit_test(test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_other),
         cmocka_unit_test(test_an_exchange_that_opens_without_a_confirm_may_be_refused_three_times_again),
@@ -2288,6 +2539,7 @@ int main(void)
         cmocka_unit_test(test_the_position_is_written_at_intervals),
         cmocka_unit_test(test_reading_stops_while_the_rows_in_memory_are_full),
         cmocka_unit_test(test_a_question_that_failed_is_asked_again_a_second_later),
+        cmocka_unit_test(test_a_new_lease_does_not_wait_for_the_questions_of_the_former_one),
         cmocka_unit_test(test_an_answer_that_the_lease_is_lost_ends_its_work),
         cmocka_unit_test(test_an_answer_to_a_question_of_the_former_lease_is_ignored),
         cmocka_unit_test(test_a_restored_dump_is_prepared_before_anything_else),

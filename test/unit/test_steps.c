@@ -558,6 +558,8 @@ static void test_each_answer_to_a_claim_has_its_step(void **state)
             bed_wants(d, cases[i].op);
         else
             bed_waits(b, d, cases[i].op, cases[i].wait, cases[i].in_ms);
+        if (cases[i].answer == ROW_DUE)
+            assert_int_equal(d->claim->takeovers, 2); /* including that of the next claim */
         if (cases[i].answer == ROW_HELD || cases[i].answer == ROW_NOT_DUE || cases[i].answer == ROW_DUE)
             assert_false(delivery_has_token(d)); /* the next claim has a new one */
         bed_end(b);
@@ -661,10 +663,75 @@ static void test_the_rows_error_is_kept(void **state)
         struct delivery *d = bed_deliver(b, "m");
 
         bed_asks(b, OP_CLAIM);
-        bed_row_of(
-            b, d,
-            (struct row){.answer = cases[i].answer, .detail = {detail, cases[i].len}, .unproven_ms = -1});
+        bed_row_of(b, d,
+                   (struct row){.answer = cases[i].answer,
+                                .detail = {detail, cases[i].len},
+                                .sqlstate = "22P05",
+                                .unproven_ms = -1});
         assert_int_equal(strlen(d->outcome.error), cases[i].kept);
+        bed_next(b);
+        const struct bed_line *l = bed_told(b, EVENT_DATABASE_ERROR);
+        assert_int_equal(l != NULL, cases[i].answer == ROW_INVALID);
+        if (l) {
+            assert_string_equal(l->reason, "claim");
+            assert_string_equal(l->code, "22P05");
+            assert_int_equal(strlen(l->text), 400);
+        }
+        bed_end(b);
+    }
+}
+
+/* The broker would drop the message after the next deliveries, and its queue does not take a copy. */
+static void test_a_message_near_its_limit_is_a_dead_letter_with_the_reason(void **state)
+{
+    static const struct {
+        int count;
+        enum row_answer answer;
+        enum operation op;
+        enum letter_row row;
+        const char *error; /* its end */
+    } cases[] = {
+        {17, ROW_CLAIMED, OP_FORWARD, 0, NULL},
+        {18, ROW_CLAIMED, OP_DEAD_LETTER, LETTER_CLAIMED, ""},
+        {17, ROW_NOT_DUE, OP_CLAIM, 0, NULL},
+        {18, ROW_NOT_DUE, OP_DEAD_LETTER, LETTER_UNCLAIMED, "; last: answered 500"},
+        {18, ROW_HELD, OP_LOOK, 0, NULL},
+        {19, ROW_HELD, OP_DEAD_LETTER, LETTER_ROWLESS,
+         "; its row is claimed elsewhere: check whether it was completed before you redrive it"},
+    };
+    char expected[300];
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.delivery_limit = 20;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct arrival *a = bed_arrival(&b->q, "m");
+
+        b->q.returns.no_renewal = "no right to";
+        a->copy.delivery_count = cases[i].count;
+        queue_delivered(&b->q, b->now, a, NULL);
+        struct delivery *d = bed_newest(b);
+
+        bed_asks(b, OP_CLAIM);
+        bed_row_of(b, d,
+                   (struct row){.answer = cases[i].answer,
+                                .attempt = 5,
+                                .wait_ms = 500,
+                                .detail = SLICE("answered 500: \"x\""),
+                                .unproven_ms = -1});
+        assert_string_equal(operation_infos[d->op].name, operation_infos[cases[i].op].name);
+        if (cases[i].error) {
+            assert_int_equal(delivery_dead_letter(d)->reason, DEAD_DELIVERY_LIMIT);
+            assert_int_equal(delivery_dead_letter(d)->row, cases[i].row);
+            assert_int_equal(d->claim->attempt, cases[i].answer == ROW_HELD ? 0 : 5);
+            snprintf(
+                expected, sizeof(expected),
+                "delivered %d times before; its delivery limit is 20 (delivery_limit); not published to its "
+                "queue again: no right to%s",
+                cases[i].count, cases[i].error);
+            assert_string_equal(d->outcome.error, expected);
+        }
         bed_end(b);
     }
 }
@@ -2124,6 +2191,7 @@ int main(void)
         cmocka_unit_test(test_a_parked_message_is_logged_with_its_reason),
         cmocka_unit_test(test_a_parked_message_is_logged_with_200_bytes),
         cmocka_unit_test(test_the_rows_error_is_kept),
+        cmocka_unit_test(test_a_message_near_its_limit_is_a_dead_letter_with_the_reason),
         cmocka_unit_test(test_the_share_of_duplicates_is_averaged),
         cmocka_unit_test(test_max_age_is_applied_to_a_claim),
         cmocka_unit_test(test_attempts_that_are_used_up_are_a_dead_letter),
