@@ -203,7 +203,6 @@ void outbox_batch_came(struct outbox *o, int64_t now_ms, struct slice text, bool
     if (!b || o->reading.after < 0) {
         b = mem_zalloc(1, sizeof(*b));
         b->number = ++o->next_batch;
-        b->settled = -1;
         list_push(&o->batches, &b->in_order);
         o->reading.batch = b;
     }

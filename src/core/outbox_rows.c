@@ -348,7 +348,7 @@ static void settled_pop(struct outbox *o)
             return;
         assert(row->batch);
         o->writing.batch = row->batch->number;
-        o->writing.seq = row->batch->settled = row->seq;
+        o->writing.seq = row->seq;
         o->writing.dirty = true;
         o->writing.n++;
         row_free(o, row);

@@ -123,10 +123,9 @@ enum outbox_phase {
 struct outbox_batch {
     struct link in_order;
     uint64_t number;
-    size_t n_rows;   /* rows in memory */
-    bool over;       /* read completely */
-    int64_t settled; /* the highest seq below which all rows are done; -1: none */
-    char *text;      /* the database's name for the batch */
+    size_t n_rows; /* rows in memory */
+    bool over;     /* read completely */
+    char *text;    /* the database's name for the batch */
 };
 
 struct outbox_row {
