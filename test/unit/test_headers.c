@@ -651,7 +651,7 @@ static void test_one_field_of_each_name(void **state)
     assert_value("Amqp-Header-Zraceparent", TRACE);
     assert_value("traceparent", NULL);
     assert_value("Onceward-Headers-Dropped", "1");
-    /* One that does not fit leaves its name to the next. */
+    /* A value that does not fit leaves the name to the next one. */
     memset(large, '%', sizeof(large));
     headers[1].bytes = (struct slice){large, sizeof(large)};
     write_block(&m, &usual);

@@ -1303,7 +1303,7 @@ static void test_silence_is_due_15_s_after_the_row(void **state)
     outbox_deinit(&r.o);
 }
 
-/* It begins to wait when the letter is committed, and not when it comes. */
+/* The wait begins when the letter is committed, and not when the row comes. */
 static void test_a_row_behind_a_letter_waits_for_the_broker_too(void **state)
 {
     struct rig r;
@@ -1938,7 +1938,7 @@ static void test_dead_letters_are_written_together_within_bounds(void **state)
     }
 }
 
-/* Its batch stays in memory, also if a later one has been read. */
+/* The batch stays in memory, also if a later one has been read. */
 static void test_the_position_may_be_in_an_earlier_batch(void **state)
 {
     struct rig r;
@@ -2428,7 +2428,7 @@ static void test_each_connection_asks_whose_the_outbox_is(void **state)
     assert_int_equal(r.n_sent, 1);
     outbox_database(&r.o, r.now_ms, false, "lost");
     outbox_database(&r.o, r.now_ms, true, NULL);
-    assert_true(turn_to(&r, OUTBOX_REGISTER, &a)); /* it may be another database */
+    assert_true(turn_to(&r, OUTBOX_REGISTER, &a)); /* perhaps another database */
     carry_out(&r, &a);
     turn(&r);
     outbox_linked(&r.o, r.now_ms);
