@@ -1603,6 +1603,8 @@ static struct delivery *near_limit(struct bed *b, enum operation op, enum wait_r
     d = bed_newest(b);
     if (op == OP_CLAIM && wait == WAIT_NONE)
         return d;
+    if (op == OP_RENEW && wait == WAIT_NONE)
+        return bed_asks(b, OP_RENEW);
     bed_asks(b, op == OP_PUBLISH || op == OP_RENEW ? OP_RENEW : OP_CLAIM);
     switch (op) {
     case OP_PUBLISH:
@@ -2165,6 +2167,201 @@ static void test_a_message_on_hold_takes_no_trial(void **state)
     }
 }
 
+/* A copy that cannot be published for a while is replaced by a letter. A drain keeps trying. */
+static void test_a_message_with_a_copy_to_publish_leaves_when_that_fails(void **state)
+{
+    static const struct {
+        enum operation op;
+        bool failed, drains, is_down;
+        int64_t passed_ms;
+        enum step_kind kind;
+        enum operation then;
+    } cases[] = {{OP_CLAIM, false, false, false, 0, STEP_WANT, OP_PUBLISH},
+                 {OP_CLAIM, false, false, true, 0, STEP_WANT, OP_PUBLISH},
+                 {OP_PUBLISH, false, false, false, 29999, STEP_STAY, OP_NONE},
+                 {OP_PUBLISH, false, false, false, 30000, STEP_WANT, OP_DEAD_LETTER},
+                 {OP_PUBLISH, false, true, false, 30000, STEP_STAY, OP_NONE},
+                 {OP_PUBLISH, false, false, true, 30000, STEP_STAY, OP_NONE},
+                 {OP_PUBLISH, true, false, false, 0, STEP_WANT, OP_DEAD_LETTER},
+                 {OP_PUBLISH, true, true, false, 0, STEP_STAY, OP_NONE},
+                 {OP_RENEW, true, false, false, 0, STEP_WANT, OP_DEAD_LETTER},
+                 {OP_RENEW, true, false, true, 0, STEP_STAY, OP_NONE}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.delivery_limit = LIMIT;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = near_limit(b, cases[i].op, WAIT_NONE);
+
+        b->q.returns.no_renewal = NULL;
+        if (cases[i].op == OP_RENEW)
+            bed_row_of(b, d, (struct row){.answer = ROW_TOO_OFTEN, .unproven_ms = -1});
+        else if (cases[i].failed)
+            queue_published(&b->q, b->now, bed_does(b, ACTION_PUBLISH)->ref, PUBLICATION_FAILED, "nack");
+        bed_pass(b, cases[i].passed_ms);
+        b->database.linked = !cases[i].is_down;
+        b->q.drain = cases[i].drains ? DRAIN_FINISHING : DRAIN_NO;
+        struct step s = life_leave(&b->q, b->now, d);
+
+        if (s.kind != cases[i].kind || (s.kind == STEP_WANT && s.op != cases[i].then))
+            fail_msg("case %d", (int)i);
+        bed_end(b);
+    }
+}
+
+/* --- released claims --- */
+
+/* A delivery whose claim was released for that is requeued, and all of them at the end of a drain. */
+static void test_a_released_delivery_waits_or_is_requeued(void **state)
+{
+    static const struct {
+        bool then_requeue;
+        enum drain_state drain;
+        enum row_answer answer;
+        enum operation op;
+    } cases[] = {
+        {false, DRAIN_NO, ROW_RELEASED, OP_CLAIM},          {true, DRAIN_NO, ROW_RELEASED, OP_REQUEUE},
+        {false, DRAIN_FINISHING, ROW_RELEASED, OP_CLAIM},   {false, DRAIN_NO, ROW_LOST, OP_CLAIM},
+        {false, DRAIN_RELEASING, ROW_RELEASED, OP_REQUEUE}, {true, DRAIN_NO, ROW_LOST, OP_REQUEUE},
+        {true, DRAIN_NO, ROW_VANISHED, OP_REQUEUE},         {true, DRAIN_NO, ROW_COMPLETED, OP_ACK},
+        {true, DRAIN_NO, ROW_LOCKED, OP_RELEASE},           {true, DRAIN_NO, ROW_UNKNOWN, OP_RELEASE}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = ask(b, OP_RELEASE);
+
+        d->outcome.release.then_requeue = cases[i].then_requeue;
+        b->q.drain = cases[i].drain;
+        bed_row(b, d, cases[i].answer);
+        assert_string_equal(operation_infos[d->op].name, operation_infos[cases[i].op].name);
+        if (cases[i].op == OP_REQUEUE || cases[i].op == OP_CLAIM)
+            assert_false(delivery_has_token(d));
+        bed_end(b);
+    }
+}
+
+/* --- after the loss of the channel --- */
+
+/* The broker redelivers the message, so a delivery that only waits ends. A valid claim is released first. */
+static void test_a_row_after_the_loss_of_the_channel_ends_the_delivery(void **state)
+{
+    static const struct {
+        enum operation op; /* in flight at the database */
+        enum row_answer answer;
+        enum operation then; /* NONE: the delivery has ended */
+    } cases[] = {
+        {OP_CLAIM, ROW_NOT_DUE, OP_NONE},
+        {OP_CLAIM, ROW_HELD, OP_NONE},
+        {OP_CLAIM, ROW_COMPLETED, OP_NONE},
+        {OP_CLAIM, ROW_DEAD, OP_NONE},
+        {OP_CLAIM, ROW_UNKNOWN, OP_RELEASE},
+        {OP_CLAIM, ROW_LOCKED, OP_RELEASE},
+        {OP_FAIL, ROW_FAILED, OP_NONE},
+        {OP_FAIL, ROW_COMPLETED, OP_NONE},
+        {OP_FAIL, ROW_UNKNOWN, OP_FAIL},
+        {OP_RELEASE, ROW_RELEASED, OP_NONE},
+        {OP_RELEASE, ROW_UNKNOWN, OP_RELEASE},
+        {OP_CHECK, ROW_COMPLETED, OP_NONE},
+        {OP_CHECK, ROW_CLAIMED, OP_CHECK},
+        {OP_DEAD_LETTER, ROW_DEAD_LETTERED, OP_NONE},
+        {OP_DEAD_LETTER, ROW_UNKNOWN, OP_DEAD_LETTER},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d;
+
+        if (cases[i].op == OP_CLAIM) {
+            bed_deliver(b, "m");
+            d = bed_asks(b, OP_CLAIM);
+        } else {
+            d = ask(b, cases[i].op);
+        }
+        queue_channel_lost(&b->q, b->now, 0, "gone");
+        assert_int_equal(d->phase, PHASE_SENT);
+        bed_row_of(b, d,
+                   (struct row){.answer = cases[i].answer, .wait_ms = 500, .attempt = 1, .unproven_ms = -1});
+        if (delivery_has_ended(d) != (cases[i].then == OP_NONE))
+            fail_msg("case %d", (int)i);
+        if (cases[i].then != OP_NONE)
+            assert_string_equal(operation_infos[d->op].name, operation_infos[cases[i].then].name);
+        if (cases[i].op == OP_CLAIM && cases[i].then == OP_RELEASE) {
+            assert_string_equal(d->outcome.error, "released before it was sent");
+            assert_true(delivery_release(d)->then_requeue);
+            assert_int_equal(delivery_delay_ms(d), 0);
+        }
+        bed_end(b);
+    }
+}
+
+/* --- successes --- */
+
+/* Only a request on probation that was sent while everything fails shows that the application has recovered. */
+static void test_a_success_ends_what_it_disproves(void **state)
+{
+    static const struct {
+        bool on, probation, before, is_bad;
+        bool ends;
+    } cases[] = {{false, false, false, false, true}, {false, false, false, true, false},
+                 {true, true, false, false, true},   {true, false, false, false, false},
+                 {true, true, true, false, false},   {true, true, false, true, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct bed *b = bed_of(false);
+        struct brake *brake = &b->q.own.brake;
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        if (cases[i].on)
+            brake_force(brake, b->now, "");
+        else
+            brake_failed(brake, b->now, &(struct brake_failure){.id = 5, .text = ""});
+        d->request->probation = cases[i].probation;
+        d->request->sent_ms = b->now - cases[i].before;
+        d->request->is_bad = cases[i].is_bad;
+        bed_answer(b, d, 200);
+        bed_asks(b, OP_COMPLETE);
+        bed_row(b, d, ROW_COMPLETED);
+        if ((brake->on || brake->n) == cases[i].ends)
+            fail_msg("case %d", (int)i);
+        bed_end(b);
+    }
+}
+
+/* Many waiting messages would keep others from arriving: those that circle wait for a second at most. */
+static void test_a_dead_message_circles_faster_in_a_crowd(void **state)
+{
+    static const struct {
+        int max_parked;
+        int64_t max_hold_ms, bound_ms;
+    } cases[] = {{5, 1500000, 8000}, {4, 1500000, 8000}, {3, 1500000, 1000},
+                 {2, 1500000, 1000}, {9, 3000, 3000},    {2, 500, 500}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int64_t most = 0;
+
+        for (unsigned random = 0; random < 20; random++) {
+            struct queue_rules r = rules_of(true);
+
+            r.max_hold_ms = cases[i].max_hold_ms;
+            r.max_parked = cases[i].max_parked;
+            struct bed *b = bed_new(&r, KIND_QUORUM);
+            struct delivery *d = bed_deliver(b, "parked");
+
+            b->q.random = random;
+            bed_asks(b, OP_CLAIM);
+            bed_row_of(b, d, (struct row){.answer = ROW_NOT_DUE, .wait_ms = 200000, .unproven_ms = -1});
+            d = deliver_circling(b, "m", 6);
+            bed_asks(b, OP_CLAIM);
+            bed_row(b, d, ROW_DEAD);
+            assert_int_equal(d->wait, WAIT_CIRCLING);
+            most = d->timer.at_ms - b->now > most ? d->timer.at_ms - b->now : most;
+            bed_end(b);
+        }
+        assert_int_in_range(most, cases[i].bound_ms / 2, cases[i].bound_ms);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2234,6 +2431,11 @@ int main(void)
         cmocka_unit_test(test_a_message_on_hold_takes_no_trial),
         cmocka_unit_test(test_an_unproven_crash_is_charged_rarely),
         cmocka_unit_test(test_the_row_of_a_message_that_is_not_renewed_is_read_at_short_intervals),
+        cmocka_unit_test(test_a_message_with_a_copy_to_publish_leaves_when_that_fails),
+        cmocka_unit_test(test_a_released_delivery_waits_or_is_requeued),
+        cmocka_unit_test(test_a_row_after_the_loss_of_the_channel_ends_the_delivery),
+        cmocka_unit_test(test_a_success_ends_what_it_disproves),
+        cmocka_unit_test(test_a_dead_message_circles_faster_in_a_crowd),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
