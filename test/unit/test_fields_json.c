@@ -88,6 +88,10 @@ static void test_every_kind(void **state)
         {F_BYTES("k", "\xFB\xEF\xFF\0"), "{\"!bytes\":\"++//AA==\"}", "{\"!bytes\":\"++//AA==\"}"},
         {F_UINT("k", FIELD_TIMESTAMP, 1700000000), "{\"!timestamp\":1700000000}",
          "{\"!timestamp\":1700000000}"},
+        {F_UINT("k", FIELD_TIMESTAMP, INT64_MAX), "{\"!timestamp\":9223372036854775807}",
+         "{\"!timestamp\":9223372036854775807}"},
+        {F_UINT("k", FIELD_TIMESTAMP, (uint64_t)INT64_MAX + 1), "{\"!timestamp\":9223372036854775808}",
+         "{\"!timestamp\":\"9223372036854775808\"}"},
         {F_UINT("k", FIELD_TIMESTAMP, UINT64_MAX), "{\"!timestamp\":18446744073709551615}",
          "{\"!timestamp\":\"18446744073709551615\"}"},
         {F_VOID("k"), "null", "null"},
@@ -213,6 +217,10 @@ static void test_properties(void **state)
     m = (struct message){.has_timestamp = true, .timestamp = UINT64_MAX};
     properties_to_json(&out, &m);
     assert_string_equal(buf_text(&out), "{\"timestamp\":\"18446744073709551615\"}");
+    m.timestamp = INT64_MAX;
+    buf_reset(&out);
+    properties_to_json(&out, &m);
+    assert_string_equal(buf_text(&out), "{\"timestamp\":9223372036854775807}");
     buf_deinit(&out);
 }
 

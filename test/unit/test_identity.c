@@ -377,6 +377,51 @@ static void test_a_missing_key_names_its_sources(void **state)
     assert_string_equal(f.text, "the message has no key: looked for header:key, routing_key");
 }
 
+static void test_an_unusable_id_names_its_source_and_its_fault(void **state)
+{
+    const struct {
+        struct slice id;
+        const char *fault;
+    } cases[] = {
+        {TEXT(""), "the message id in header:x-id is empty"},
+        {{long_text, 256}, "the message id in header:x-id has 256 bytes, at most 255 are allowed"},
+        {TEXT("a\0b"), "the message id in header:x-id holds a NUL byte"},
+        {TEXT("\xFF"), "the message id in header:x-id is not UTF-8"},
+    };
+    struct identity_source source = {IDENTITY_HEADER, TEXT("x-id"), NULL, 0};
+    struct buf id = {0};
+    (void)state;
+
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct field header = {.name = TEXT("x-id"), .kind = FIELD_STRING, .bytes = cases[i].id};
+        struct message m = message_with(&header, 1);
+        struct fault f = {0};
+
+        identity_find(&source, 1, &m, NULL, &id, &f);
+        assert_string_equal(f.text, cases[i].fault);
+    }
+    buf_deinit(&id);
+}
+
+static void test_sources_are_written_as_they_are_configured(void **state)
+{
+    struct identity_source parts[] = {key_header, {.kind = IDENTITY_BODY_SHA256}};
+    struct identity_source sources[] = {{IDENTITY_PROPERTY, TEXT("message_id"), NULL, 0},
+                                        {IDENTITY_JSON, TEXT("/a"), NULL, 0},
+                                        {.kind = IDENTITY_CLOUDEVENTS},
+                                        {.kind = IDENTITY_JOIN, .parts = parts, .n_parts = 2},
+                                        key_route};
+    char *text = identity_sources_text(sources, COUNT(sources));
+    (void)state;
+
+    assert_string_equal(text,
+                        "property:message_id, json:/a, cloudevents, header:key + body-sha256, routing_key");
+    free(text);
+    text = identity_sources_text(sources, 0);
+    assert_string_equal(text, "");
+    free(text);
+}
+
 static void test_no_sources(void **state)
 {
     struct message m = {0};
@@ -407,12 +452,20 @@ static void test_fingerprint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parse),       cmocka_unit_test(test_parse_names_what_was_expected),
-        cmocka_unit_test(test_property),    cmocka_unit_test(test_header_kinds),
-        cmocka_unit_test(test_order),       cmocka_unit_test(test_json_and_digest),
-        cmocka_unit_test(test_cloudevents), cmocka_unit_test(test_join),
-        cmocka_unit_test(test_order_keys),  cmocka_unit_test(test_a_missing_key_names_its_sources),
-        cmocka_unit_test(test_no_sources),  cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_parse),
+        cmocka_unit_test(test_parse_names_what_was_expected),
+        cmocka_unit_test(test_property),
+        cmocka_unit_test(test_header_kinds),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_json_and_digest),
+        cmocka_unit_test(test_cloudevents),
+        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_an_unusable_id_names_its_source_and_its_fault),
+        cmocka_unit_test(test_sources_are_written_as_they_are_configured),
+        cmocka_unit_test(test_order_keys),
+        cmocka_unit_test(test_a_missing_key_names_its_sources),
+        cmocka_unit_test(test_no_sources),
+        cmocka_unit_test(test_fingerprint),
     };
 
     memset(long_text, 'x', sizeof(long_text));

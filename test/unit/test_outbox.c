@@ -1290,6 +1290,27 @@ static void test_a_parked_row_behind_a_letter_waits_for_the_broker_too(void **st
     outbox_deinit(&r.o);
 }
 
+/* Rows that come meanwhile, and are sent at once, do not prolong the time. */
+static void test_new_rows_do_not_hide_that_the_broker_is_silent(void **state)
+{
+    int64_t began_ms;
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    outbox_hint(&r.o, r.now_ms);
+    turn(&r);
+    answer(&r, 2, 2, true, "x");
+    began_ms = r.now_ms;
+    for (int i = 3; !r.n_given_up && i < 100; i++) {
+        pass(&r, 500);
+        if (r.o.reading.ask == OUTBOX_ASKED)
+            answer(&r, i, i, true, "x");
+    }
+    assert_int_equal(r.now_ms - began_ms, 15000);
+    outbox_deinit(&r.o);
+}
+
 static void test_silence_is_due_15_s_after_the_row(void **state)
 {
     int64_t began_ms;
@@ -2296,6 +2317,23 @@ static void test_a_question_that_failed_is_asked_again_a_second_later(void **sta
 }
 
 /* Another sidecar has taken the lease over, as the answer shows. */
+/* A lost connection to the database answers none of its questions. */
+static void test_each_question_is_asked_again_on_a_new_connection(void **state)
+{
+    static const enum outbox_action_kind kinds[] = {OUTBOX_REGISTER,    OUTBOX_LEASE,       OUTBOX_READ,
+                                                    OUTBOX_PARKED_LIST, OUTBOX_PARKED_READ, OUTBOX_TURN};
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        struct rig r;
+
+        ask(&r, kinds[i]);
+        outbox_database(&r.o, r.now_ms, false, "lost");
+        outbox_database(&r.o, r.now_ms, true, NULL);
+        asks_in(&r, kinds[i], 0);
+        outbox_deinit(&r.o);
+    }
+}
+
 static void test_a_new_lease_does_not_wait_for_the_questions_of_the_former_one(void **state)
 {
     static const enum outbox_action_kind kinds[] = {OUTBOX_READ, OUTBOX_WRITE, OUTBOX_PARKED_LIST,
@@ -2518,6 +2556,8 @@ int main(void)
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
         cmocka_unit_test(test_a_row_that_cannot_be_encoded_is_a_letter),
+        cmocka_unit_test(test_new_rows_do_not_hide_that_the_broker_is_silent),
+        cmocka_unit_test(test_each_question_is_asked_again_on_a_new_connection),
         cmocka_unit_test(test_a_row_is_given_up_after_three_connections_alone),
         cmocka_unit_test(test_a_parked_row_waits_for_the_broker_too),
         cmocka_unit_test(test_a_parked_row_behind_a_letter_waits_for_the_broker_too),
