@@ -1474,6 +1474,221 @@ static void test_a_database_that_is_down_for_a_second_pauses_the_queue(void **st
     bed_end(b);
 }
 
+/* --- max_hold --- */
+
+static struct delivery *not_due(struct bed *b)
+{
+    return bed_not_due(b, "m", 299000);
+}
+
+static struct delivery *claim_is_locked(struct bed *b)
+{
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, d, ROW_LOCKED);
+    d->timer.at_ms += 1000000;
+    return d;
+}
+
+/* Brings a delivery to the operation that follows this answer, and its row to this answer. */
+static struct delivery *answered(struct bed *b, int status, enum row_answer row)
+{
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer(b, d, status);
+    bed_asks(b, d->op);
+    bed_row(b, d, row);
+    if (d->timer.slot)
+        d->timer.at_ms += 1000000;
+    return d;
+}
+
+static struct delivery *check_is_locked(struct bed *b)
+{
+    return answered(b, 200, ROW_LOCKED);
+}
+
+static struct delivery *failure_is_locked(struct bed *b)
+{
+    return answered(b, 500, ROW_LOCKED);
+}
+
+static struct delivery *failure_is_refused(struct bed *b)
+{
+    return answered(b, 500, ROW_UNKNOWN);
+}
+
+static struct delivery *is_accepted(struct bed *b)
+{
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer(b, d, 202);
+    return d;
+}
+
+static struct delivery *is_in_flight(struct bed *b)
+{
+    return bed_sent(b, "m", 1);
+}
+
+static struct delivery *claim_is_wanted(struct bed *b)
+{
+    return bed_deliver(b, "m");
+}
+
+static struct delivery *claim_is_sent(struct bed *b)
+{
+    bed_deliver(b, "m");
+    return bed_asks(b, OP_CLAIM);
+}
+
+static struct delivery *waits_for_breaker(struct bed *b)
+{
+    struct arrival *a = bed_arrival(&b->q, "");
+
+    brake_force(&b->q.own.brake, b->now, "");
+    a->no_id = DEAD_NO_MESSAGE_ID;
+    queue_delivered(&b->q, b->now, a, "no id");
+    assert_int_equal(bed_newest(b)->wait, WAIT_BRAKE);
+    return bed_newest(b);
+}
+
+static struct delivery *letter_without_database(struct bed *b)
+{
+    struct arrival *a = bed_arrival(&b->q, "");
+
+    a->no_id = DEAD_NO_MESSAGE_ID;
+    queue_delivered(&b->q, b->now, a, "no id");
+    b->database.refuses = true;
+    return bed_newest(b);
+}
+
+static struct delivery *letter_with_database(struct bed *b)
+{
+    struct delivery *d = letter_without_database(b);
+
+    b->database.refuses = false;
+    return d;
+}
+
+static struct delivery *letter_with_row_without_database(struct bed *b)
+{
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_answer(b, d, 400);
+    b->database.refuses = true;
+    return d;
+}
+
+static struct delivery *letter_is_sent(struct bed *b)
+{
+    struct delivery *d = letter_with_database(b);
+
+    bed_pass(b, 1000);
+    bed_asks(b, OP_DEAD_LETTER);
+    b->database.refuses = true;
+    return d;
+}
+
+static struct delivery *revocation_is_locked(struct bed *b)
+{
+    struct delivery *d = bed_sent(b, "m", 1);
+
+    bed_pass(b, b->q.rules.token_window_ms);
+    bed_asks(b, OP_REVOKE);
+    bed_row(b, d, ROW_LOCKED);
+    d->timer.at_ms += 1000000;
+    return d;
+}
+
+/* A delivery that only waits is requeued, and so is one whose row an application keeps locked. An outcome that only
+ * has to be written stays, since its loss could repeat an effect. */
+static void test_deliveries_that_only_wait_are_returned_after_max_hold(void **state)
+{
+    static const struct {
+        const char *name;
+        struct delivery *(*make)(struct bed *);
+        bool returns, releases; /* the claim is released first */
+    } cases[] = {{"not due", not_due, true},
+                 {"locked claim", claim_is_locked, true, true},
+                 {"locked check", check_is_locked, true},
+                 {"locked failure", failure_is_locked, true},
+                 {"failure without an answer", failure_is_refused, false},
+                 {"accepted", is_accepted, false},
+                 {"in flight", is_in_flight, false},
+                 {"claim wanted", claim_is_wanted, true},
+                 {"claim sent", claim_is_sent, false},
+                 {"letter behind the breaker", waits_for_breaker, true},
+                 {"letter without a row or a database", letter_without_database, true},
+                 {"letter without a row", letter_with_database, false},
+                 {"letter with a row, without a database", letter_with_row_without_database, false},
+                 {"letter in flight", letter_is_sent, false},
+                 {"in flight, with a locked row", revocation_is_locked, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules rules = bed_rules();
+
+        rules.transaction = true;
+        rules.max_hold_ms = 20000;
+        rules.token_window_ms = 10000;
+        rules.stats_interval_ms = 1000000000; /* no question for the owner of the lock */
+        struct bed *b = bed_new(&rules, KIND_CLASSIC);
+        struct delivery *d = cases[i].make(b);
+        uint64_t tag = d->arrival->copy.tag.number;
+
+        b->can = 1u << OP_ACK | 1u << OP_REQUEUE;
+        bed_pass(b, 19999);
+        bed_rest(b);
+        bed_pass(b, 1000); /* checked once a second */
+        if (bed_next(b) != (cases[i].returns && !cases[i].releases))
+            fail_msg("%s", cases[i].name);
+        if (cases[i].releases) {
+            bed_wants(d, OP_RELEASE);
+            assert_true(delivery_release(d)->then_requeue);
+        } else if (cases[i].returns) {
+            assert_int_equal(b->last.kind, ACTION_REQUEUE);
+            assert_int_equal(b->last.tag.number, tag);
+            bed_rest(b);
+        }
+        assert_int_equal(bed_n_told(b, EVENT_RETURNED), cases[i].returns);
+        if (cases[i].returns) {
+            assert_int_equal(bed_told(b, EVENT_RETURNED)->n, 1);
+            assert_string_equal(bed_told(b, EVENT_RETURNED)->text, "held for max_hold");
+        }
+        bed_end(b);
+    }
+}
+
+/* --- the begin of a drain --- */
+
+static void test_a_drain_is_logged_once_with_its_time(void **state)
+{
+    struct bed *b = bed_of();
+
+    b->can = 0;
+    queue_hurry(&b->q, b->now); /* no drain */
+    assert_int_equal(b->q.drain_until_ms, 0);
+    bed_deliver(b, "m");
+    bed_deliver(b, "n");
+    queue_drain(&b->q, b->now, b->now + 25000);
+    queue_drain(&b->q, b->now, b->now + 24000);
+    while (bed_next(b))
+        ;
+    assert_int_equal(bed_n_told(b, EVENT_DRAINING), 1);
+    assert_int_equal(bed_told(b, EVENT_DRAINING)->n, 2);
+    assert_int_equal(bed_told(b, EVENT_DRAINING)->ms, 25000);
+    assert_int_equal(b->q.drain_until_ms, b->now + 24000);
+    queue_hurry(&b->q, b->now + 5);
+    assert_int_equal(b->q.drain_until_ms, b->now + 5);
+    b->q.drain = DRAIN_RELEASING;
+    queue_hurry(&b->q, b->now + 7);
+    assert_int_equal(b->q.drain_until_ms, b->now + 5);
+    queue_drain(&b->q, b->now, b->now + 1);
+    assert_int_equal(b->q.drain_until_ms, b->now + 5);
+    bed_end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1528,6 +1743,8 @@ int main(void)
         cmocka_unit_test(test_short_pauses_are_not_logged),
         cmocka_unit_test(test_a_slow_application_pauses_its_queue_while_messages_wait),
         cmocka_unit_test(test_a_database_that_is_down_for_a_second_pauses_the_queue),
+        cmocka_unit_test(test_deliveries_that_only_wait_are_returned_after_max_hold),
+        cmocka_unit_test(test_a_drain_is_logged_once_with_its_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
