@@ -596,6 +596,25 @@ static void test_a_closed_port_is_probed_soon_after_a_ready_url_that_failed(void
     assert_int_equal(a.probe.at_ms, 60 + 50);
 }
 
+static void test_no_slots_are_kept_free_while_nothing_can_be_sent(void **state)
+{
+    for (int i = 0; i < 5; i++) {
+        struct application a = reached();
+
+        send(&a, false);
+        assert_int_equal(application_take_place(&a, 10, 7, false), PLACE_WAIT);
+        assert_int_equal(a.place.owner, 7);
+        a.gone = i == 1;
+        a.probe.failing = i == 2;
+        a.limiter.wait_until_ms = i == 3 ? 21 : 20;
+        a.rules.has_ready_url = i == 4; /* which has not answered since a crash */
+        a.n_crashes = 1;
+        assert_int_equal(application_take_place(&a, 20, 7, false), PLACE_WAIT);
+        assert_int_equal(a.place.owner, i ? 0 : 7);
+        assert_int_equal(a.place.rested_ms, i ? 30 : 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -627,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_after_a_crash_others_go_first_until_shortly_after_its_return),
         cmocka_unit_test(test_a_crash_asks_for_a_probe_now_and_counts_once),
         cmocka_unit_test(test_a_closed_port_is_probed_soon_after_a_ready_url_that_failed),
+        cmocka_unit_test(test_no_slots_are_kept_free_while_nothing_can_be_sent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

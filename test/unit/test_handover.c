@@ -700,6 +700,18 @@ static void test_the_order_of_reports_changes_no_member(void **state)
     end(w);
 }
 
+static void test_a_consumer_may_have_a_single_partition(void **state)
+{
+    struct world *w = world();
+    struct queue *partitions[1] = {&w->q[0]};
+    const struct handover_peer peer = {.who = OTHER, .subscription = 1, .may_consume = true};
+
+    handover_presence(partitions, 1, w->now, &peer, 1);
+    assert_int_equal(w->q[0].n_others, 1);
+    assert_true(w->q[0].handover.owner == SELF || w->q[0].handover.owner == OTHER);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -730,6 +742,7 @@ int main(void)
         cmocka_unit_test(test_a_report_replaces_the_one_before),
         cmocka_unit_test(test_when_a_replica_is_a_standby),
         cmocka_unit_test(test_the_order_of_reports_changes_no_member),
+        cmocka_unit_test(test_a_consumer_may_have_a_single_partition),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
