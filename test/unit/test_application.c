@@ -615,6 +615,39 @@ static void test_no_slots_are_kept_free_while_nothing_can_be_sent(void **state)
     }
 }
 
+static void test_a_crash_is_a_bad_answer_for_the_limiter(void **state)
+{
+    struct application a = reached();
+
+    for (int i = 0; i < 100 && a.limiter.limit >= 2; i++) {
+        struct application_request r = send(&a, false);
+
+        crash(&a, 20, &r);
+    }
+    struct application_request r = send(&a, false);
+
+    application_returned(&a);
+    application_crashed(&a, 1000, &r, 700, 0);
+    assert_string_equal(limiter_reason(&a.limiter), "the application crashed");
+    assert_int_equal(a.limiter.wait_until_ms, 1700); /* Retry-After of a 502 */
+}
+
+static void test_only_the_owner_of_the_quarantine_shares_it(void **state)
+{
+    struct application a = reached();
+
+    application_share_place(&a, 7, 500); /* nothing is quarantined */
+    assert_int_equal(a.place.until_ms, 0);
+    assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_TAKEN);
+    application_share_place(&a, 8, 500);
+    assert_true(a.place.until_ms == INT64_MAX);
+    application_share_place(&a, 7, 500);
+    assert_int_equal(a.place.until_ms, 500);
+    a.place.taken = false; /* the message waits */
+    application_share_place(&a, 7, 900);
+    assert_int_equal(a.place.until_ms, 500);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -647,6 +680,8 @@ int main(void)
         cmocka_unit_test(test_a_crash_asks_for_a_probe_now_and_counts_once),
         cmocka_unit_test(test_a_closed_port_is_probed_soon_after_a_ready_url_that_failed),
         cmocka_unit_test(test_no_slots_are_kept_free_while_nothing_can_be_sent),
+        cmocka_unit_test(test_a_crash_is_a_bad_answer_for_the_limiter),
+        cmocka_unit_test(test_only_the_owner_of_the_quarantine_shares_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -258,6 +258,8 @@ static void answers_without_failures(void **state)
                                          "{\"failures\": []}",
                                          "{\"failures\": null}",
                                          "{\"batchItemFailures\": []}",
+                                         "{\"warnings\": []}",
+                                         "{\"fail\": 1}",
                                          "{\"ok\": [1, {\"a\": 2}]}"};
 
     for (size_t i = 0; i < COUNT(bodies); i++) {
@@ -301,9 +303,11 @@ static void answers_with_failures(void **state)
 
 static void an_entry_that_matches_nothing(void **state)
 {
-    static const char *const bodies[] = {"{\"failures\":[{\"id\":\"A\"}]}", "{\"failures\":[{\"id\":17}]}",
+    static const char *const bodies[] = {"{\"failures\":[{\"id\":\"A\"}]}",
+                                         "{\"failures\":[{\"id\":17}]}",
                                          "{\"failures\":[{\"token\":null}]}",
                                          "{\"failures\":[{\"id\":\"17\"},{\"id\":\"x\"}]}",
+                                         "{\"failures\":[{\"id\":17,\"token\":\"ow1.a\"}]}",
                                          "{\"failures\":[{\"id\":\"\"}]}"};
 
     for (size_t i = 0; i < COUNT(bodies); i++) {
@@ -329,6 +333,8 @@ static void answers_that_cannot_be_read(void **state)
                                          "{\"failures\":[{\"id\":\"a\",\"status\":5}]}",
                                          "{\"failures\":[{\"id\":\"a\",\"retry_after\":-1}]}",
                                          "{\"failures\":[null]}",
+                                         "{\"failures\":[{},\"x\":1}",
+                                         "{\"failures\":[{\"id\":\"a\",\"status\":5]}",
                                          "[{\"id\":\"a\"}]",
                                          "[",
                                          "{\"a\":\"\xff\"}",
@@ -642,6 +648,50 @@ static void entries_in_another_order(void **state)
     assert_int_equal(members[0].result.len, 1);
 }
 
+static void only_a_change_of_the_size_is_reported(void **state)
+{
+    struct batch_size s;
+
+    batch_size_init(&s, 4, 1000);
+    assert_false(batch_size_good(&s, true, 0));     /* the size is the configured one already */
+    assert_false(batch_size_window_over(&s, 4, 1)); /* sent before another cut */
+    assert_false(batch_size_window_over(&s, 1, 0));
+    assert_true(batch_size_window_over(&s, 4, 0));
+    assert_int_equal(batch_size_messages(&s), 2);
+    assert_int_equal(batch_size_bytes(&s), 1000);
+    assert_false(batch_size_window_over(&s, 4, 0));
+    assert_false(batch_size_too_large(&s, 1, 1));
+    assert_false(batch_size_too_large(&s, 2, 0));
+    assert_true(batch_size_window_over(&s, 2, 1));
+    assert_false(batch_size_window_over(&s, 2, 2)); /* one message at a time */
+    assert_true(batch_size_too_large(&s, 2, 2));
+    assert_int_equal(batch_size_messages(&s), 1);
+    assert_int_equal(batch_size_bytes(&s), 500);
+    assert_false(batch_size_good(&s, false, 3));
+    assert_false(batch_size_good(&s, true, 2));
+    assert_int_equal(batch_size_bytes(&s), 500);
+    for (int i = 1; i < 15; i++)
+        assert_false(batch_size_good(&s, true, 3));
+    assert_int_equal(batch_size_messages(&s), 3);
+    assert_true(batch_size_good(&s, true, 3)); /* 1.1 to the power of 15 is above 4 */
+    assert_int_equal(batch_size_messages(&s), 4);
+    assert_int_equal(batch_size_bytes(&s), 1000);
+    assert_false(batch_size_good(&s, true, 3));
+}
+
+/* Half of 3 is 1.5, which grows to 2 in four steps of a tenth. */
+static void a_fraction_of_a_message_is_kept(void **state)
+{
+    struct batch_size s;
+    int n = 0;
+
+    batch_size_init(&s, 3, 1000);
+    assert_true(batch_size_window_over(&s, 3, 0));
+    for (; batch_size_messages(&s) < 2; n++)
+        batch_size_good(&s, true, 1);
+    assert_int_equal(n, 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -668,6 +718,8 @@ int main(void)
         cmocka_unit_test(the_reason_of_a_bad_answer),
         cmocka_unit_test(the_bounds_of_numbers),
         cmocka_unit_test(entries_in_another_order),
+        cmocka_unit_test(only_a_change_of_the_size_is_reported),
+        cmocka_unit_test(a_fraction_of_a_message_is_kept),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -230,6 +230,32 @@ static void test_the_keys_of_each_kind(void **state)
     }
 }
 
+static void test_quantiles_of_many(void **state)
+{
+    static struct histogram h;
+    (void)state;
+
+    for (int64_t v = 1; v <= 2000; v++)
+        histogram_add(&h, v < 60 ? v : 60);
+    assert_int_equal(histogram_quantile(&h, -1), 1);
+    assert_int_equal(histogram_quantile(&h, 0), 1);
+    assert_int_equal(histogram_quantile(&h, 1), 2);
+    assert_int_equal(histogram_quantile(&h, 29), 58);
+    assert_int_equal(histogram_quantile(&h, 30), 60);
+}
+
+static void test_the_last_bucket_but_one(void **state)
+{
+    static struct histogram h;
+    const int64_t value = INT64_C(62) << 30;
+    (void)state;
+
+    histogram_add(&h, value);
+    histogram_add(&h, INT64_C(1) << 40);
+    assert_true(llabs(histogram_quantile(&h, 500) - value) * 64 <= value);
+    assert_true(histogram_quantile(&h, 1000) == INT64_C(1) << 40);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +269,8 @@ int main(void)
         cmocka_unit_test(test_quantiles_beyond_the_bounds),
         cmocka_unit_test(test_each_key_of_a_line_is_found),
         cmocka_unit_test(test_the_keys_of_each_kind),
+        cmocka_unit_test(test_quantiles_of_many),
+        cmocka_unit_test(test_the_last_bucket_but_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
