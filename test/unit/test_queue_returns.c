@@ -587,6 +587,59 @@ static void test_what_is_not_due_for_long_stays_under_a_single_active_consumer(v
     }
 }
 
+/* Waits of 200 dead messages that have been rejected so often. */
+static void circle(struct world *w, int n_rejected, int64_t *ret_least, int64_t *ret_most)
+{
+    char id[16];
+
+    *ret_least = INT64_MAX;
+    *ret_most = 0;
+    w->id = id;
+    for (int i = 0; i < 200; i++) {
+        snprintf(id, sizeof(id), "m%d", i);
+        deliver_rejected(w, n_rejected, 0, 10);
+        turn(w);
+        const struct delivery *d = queue_find(&w->q, w->q.held.next_ref);
+        assert_int_equal(d->wait, WAIT_CIRCLING);
+        int64_t wait = d->timer.at_ms - w->now;
+        *ret_least = wait < *ret_least ? wait : *ret_least;
+        *ret_most = wait > *ret_most ? wait : *ret_most;
+    }
+}
+
+static void test_a_dead_message_that_circles_waits_longer_each_time(void **state)
+{
+    enum { REVIVE = 3 };
+    static const struct {
+        int n_rejected, max_parked;
+        int64_t hold_ms, most_ms;
+    } cases[] = {
+        {1, 1000, 3600000, 2000},
+        {REVIVE + 1, 1000, 3600000, 2000},
+        {REVIVE + 2, 1000, 3600000, 4000},
+        {REVIVE + 5, 1000, 3600000, 32000},
+        {REVIVE + 30, 1000, 3600000, 300000},
+        {REVIVE + 1000, 1000, 3600000, 300000},
+        {REVIVE + 30, 1000, HOLD_MS, HOLD_MS},
+        {REVIVE + 30, 1, 3600000, 1000}, /* half of the room is used by others: none waits long */
+        {REVIVE + 30, 1, 500, 500},
+    };
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world(KIND_CLASSIC);
+        int64_t least, most;
+
+        w->is_dead = true;
+        w->q.rules.revive = REVIVE;
+        w->q.rules.max_hold_ms = cases[i].hold_ms;
+        w->q.rules.max_parked = cases[i].max_parked;
+        circle(w, cases[i].n_rejected, &least, &most);
+        assert_in_range(least, cases[i].most_ms / 10, cases[i].most_ms / 4);
+        assert_in_range(most, cases[i].most_ms * 3 / 4, cases[i].most_ms);
+        end(w);
+    }
+}
+
 static void test_what_waits_for_its_reject_keeps_no_body(void **state)
 {
     struct world *w = world(KIND_CLASSIC);
@@ -1708,6 +1761,7 @@ int main(void)
         cmocka_unit_test(test_what_has_no_room_keeps_no_credit),
         cmocka_unit_test(test_what_is_too_large_holds_up_others_only_before_the_limit),
         cmocka_unit_test(test_copies_of_one_message_count_as_parked_up_to_those_that_follow_it),
+        cmocka_unit_test(test_a_dead_message_that_circles_waits_longer_each_time),
         cmocka_unit_test(test_what_waits_for_its_reject_keeps_no_body),
         cmocka_unit_test(test_what_is_not_due_for_long_stays_under_a_single_active_consumer),
         cmocka_unit_test(test_a_drain_that_is_asked_for_again_ends_no_later),
