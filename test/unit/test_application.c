@@ -636,7 +636,7 @@ static void test_only_the_owner_of_the_quarantine_shares_it(void **state)
 {
     struct application a = reached();
 
-    application_share_place(&a, 7, 500); /* nothing is quarantined */
+    application_share_place(&a, 7, 500); /* no message is quarantined */
     assert_int_equal(a.place.until_ms, 0);
     assert_int_equal(application_take_place(&a, 0, 7, false), PLACE_TAKEN);
     application_share_place(&a, 8, 500);

@@ -663,7 +663,7 @@ static void only_a_change_of_the_size_is_reported(void **state)
     assert_false(batch_size_too_large(&s, 1, 1));
     assert_false(batch_size_too_large(&s, 2, 0));
     assert_true(batch_size_window_over(&s, 2, 1));
-    assert_false(batch_size_window_over(&s, 2, 2)); /* one message at a time */
+    assert_false(batch_size_window_over(&s, 2, 2)); /* the size is 1 */
     assert_true(batch_size_too_large(&s, 2, 2));
     assert_int_equal(batch_size_messages(&s), 1);
     assert_int_equal(batch_size_bytes(&s), 500);
