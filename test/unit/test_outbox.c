@@ -1397,6 +1397,20 @@ static void test_a_drain_waits_for_what_is_out(void **state)
     outbox_deinit(&r.o);
 }
 
+static void test_a_drain_ignores_the_read_in_flight(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    outbox_drain(&r.o, r.now_ms, false);
+    answer(&r, 1, 3, true, "x");
+    assert_int_equal(r.o.rows.len, 0);
+    assert_int_equal(r.n_sent, 0);
+    assert_true(outbox_is_drained(&r.o));
+    assert_string_equal(r.o.why, "it drains");
+    outbox_deinit(&r.o);
+}
+
 static void test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up(void **state)
 {
     struct rig r;
@@ -2543,6 +2557,7 @@ int main(void)
         cmocka_unit_test(test_a_holder_that_gets_nothing_confirmed_gives_up),
         cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),
+        cmocka_unit_test(test_a_drain_ignores_the_read_in_flight),
         cmocka_unit_test(test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up),
         cmocka_unit_test(test_the_poll_grows_while_nothing_comes),
         cmocka_unit_test(test_a_look_that_finds_that_something_ended_is_a_poll),

@@ -854,6 +854,7 @@ static void test_a_mismatch_is_a_dead_letter_or_a_duplicate(void **state)
         {FIRST ", \"first_status\" : \"completed\"}", true, OP_ACK},
         {FIRST ", \"first_status\" : \"completed\"}", false, OP_DEAD_LETTER},
         {FIRST, true, OP_CLAIM},
+        {"{\"first_fingerprint\" : \"00123456789abcdef00f1e2d3c4b5aff", true, OP_CLAIM},
         {"{\"first_fingerprint\" : \"00123456789abcdef00f1e2d3c4b5af", true, OP_DEAD_LETTER}, /* cut */
         {"{\"first_fingerprint\" : \"00123456789abcdef00f1e2d3c4b5a, f\"}", true, OP_DEAD_LETTER},
         {"{\"first_fingerprint\" : null}", true, OP_DEAD_LETTER},
@@ -912,6 +913,12 @@ static void test_attempts_that_are_used_up_are_a_dead_letter(void **state)
     assert_false(delivery_has_token(d));
     assert_string_equal(d->outcome.error, "answered 500");
     assert_string_equal(d->outcome.said, "answered 500: \"x\"");
+    d = bed_deliver(b, "without a text");
+    while (d->phase != PHASE_SENT)
+        assert_true(bed_next(b));
+    bed_row_of(b, d, (struct row){.answer = ROW_EXHAUSTED, .attempt = 8, .unproven_ms = -1});
+    bed_wants(d, OP_DEAD_LETTER);
+    assert_string_equal(d->outcome.error, "all attempts failed");
     bed_end(b);
 }
 
