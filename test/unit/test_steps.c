@@ -2369,6 +2369,84 @@ static void test_a_dead_message_circles_faster_in_a_crowd(void **state)
     }
 }
 
+/* --- refused values --- */
+
+static struct row row_invalid(struct slice detail)
+{
+    struct row r = {.answer = ROW_INVALID, .detail = detail, .unproven_ms = -1};
+
+    snprintf(r.sqlstate, sizeof(r.sqlstate), "22P05");
+    return r;
+}
+
+/* The database refuses the stored answer or the error text, not the end of the attempt. */
+static void test_a_refused_text_is_dropped(void **state)
+{
+    static const struct {
+        enum operation op;
+        int status;
+        const char *error;
+    } cases[] = {{OP_COMPLETE, 200, "answered 200"},
+                 {OP_FAIL, 500, "failed, with an error text that the database refuses"},
+                 {OP_RELEASE, 409, "released, with an error text that the database refuses"}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(false);
+
+        r.store_response_bytes = 100;
+        struct bed *b = bed_new(&r, KIND_QUORUM);
+        struct delivery *d = bed_sent(b, "m", 1);
+
+        bed_answer_of(b, d,
+                      (struct answer){.kind = ANSWER_STATUS,
+                                      .status = cases[i].status,
+                                      .retry_after_ms = -1,
+                                      .body = slice_of("bad")});
+        bed_asks(b, cases[i].op);
+        if (cases[i].op == OP_COMPLETE)
+            assert_int_equal(d->outcome.complete.result_len, 3);
+        bed_row_of(b, d, row_invalid(SLICE("no such character")));
+        if (cases[i].op == OP_COMPLETE) {
+            assert_int_equal(d->outcome.complete.result_len, 0);
+            assert_null(d->outcome.complete.result);
+        }
+        assert_string_equal(d->outcome.error, cases[i].error);
+        assert_int_equal(d->wait, WAIT_AGAIN);
+        bed_rest(b);
+        const struct bed_line *l = bed_told(b, EVENT_DATABASE_ERROR);
+
+        assert_string_equal(l->text, "no such character");
+        assert_string_equal(l->code, "22P05");
+        assert_string_equal(l->reason, operation_infos[cases[i].op].name);
+        bed_pass(b, d->timer.at_ms - b->now);
+        assert_ptr_equal(bed_asks(b, cases[i].op), d);
+        bed_end(b);
+    }
+}
+
+static void test_the_text_of_a_refusal_is_cut(void **state)
+{
+    static const size_t lens[] = {1, 179, 180, 181, 400, 401};
+    char detail[500];
+
+    memset(detail, 'x', sizeof(detail));
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        struct bed *b = bed_of(true);
+        struct delivery *d = bed_deliver(b, "m");
+        struct row r = row_invalid((struct slice){detail, lens[i]});
+
+        bed_asks(b, OP_CLAIM);
+        r.answer = ROW_RETRY;
+        snprintf(r.sqlstate, sizeof(r.sqlstate), "53100"); /* disk full: the whole database refuses */
+        bed_row_of(b, d, r);
+        bed_rest(b);
+        assert_int_equal(strlen(bed_told(b, EVENT_DATABASE_ERROR)->text), lens[i] < 400 ? lens[i] : 400);
+        assert_int_equal(strspn(b->database.reason, "x"), lens[i] < 180 ? lens[i] : 180);
+        assert_string_equal(b->database.reason + strspn(b->database.reason, "x"), " (53100)");
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2443,6 +2521,8 @@ int main(void)
         cmocka_unit_test(test_a_row_after_the_loss_of_the_channel_ends_the_delivery),
         cmocka_unit_test(test_a_success_ends_what_it_disproves),
         cmocka_unit_test(test_a_dead_message_circles_faster_in_a_crowd),
+        cmocka_unit_test(test_a_refused_text_is_dropped),
+        cmocka_unit_test(test_the_text_of_a_refusal_is_cut),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
