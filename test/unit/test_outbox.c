@@ -1397,6 +1397,51 @@ static void test_a_drain_waits_for_what_is_out(void **state)
     outbox_deinit(&r.o);
 }
 
+static void test_a_batch_whose_first_number_is_0_is_completed(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 0, 0, true, "x");
+    confirm_all(&r);
+    pass(&r, 100);
+    assert_int_equal(r.written, -1);
+    outbox_deinit(&r.o);
+}
+
+/* Another sidecar has the lease before the log line about this one's is written. */
+static void test_a_lease_that_is_lost_at_once_is_not_logged_as_held(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    begin(&r, NULL, 0);
+    outbox_linked(&r.o, r.now_ms);
+    assert_true(turn_to(&r, OUTBOX_LEASE, &a));
+    carry_out(&r, &a);
+    outbox_database(&r.o, r.now_ms, false, "lost");
+    turn(&r);
+    assert_int_equal(r.said[OUTBOX_TOLD_HELD].n, 0);
+    assert_string_equal(r.said[OUTBOX_TOLD_LEFT].text, "lost");
+    outbox_deinit(&r.o);
+}
+
+/* The next relay has its own connection to the broker. */
+static void test_the_brokers_error_ends_with_the_lease(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    answer(&r, 1, 1, true, "x");
+    outbox_confirmed(&r.o, r.now_ms, r.tag, false, true);
+    assert_non_null(r.o.error);
+    asks_in(&r, OUTBOX_LEASE, 4500);
+    assert_non_null(r.o.error);
+    outbox_leased(&r.o, r.now_ms, OUTBOX_LOST, 0, 0, false);
+    assert_null(r.o.error);
+    outbox_deinit(&r.o);
+}
+
 static void test_a_drain_ignores_the_read_in_flight(void **state)
 {
     struct rig r;
@@ -2558,6 +2603,9 @@ int main(void)
         cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),
         cmocka_unit_test(test_a_drain_ignores_the_read_in_flight),
+        cmocka_unit_test(test_a_batch_whose_first_number_is_0_is_completed),
+        cmocka_unit_test(test_a_lease_that_is_lost_at_once_is_not_logged_as_held),
+        cmocka_unit_test(test_the_brokers_error_ends_with_the_lease),
         cmocka_unit_test(test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up),
         cmocka_unit_test(test_the_poll_grows_while_nothing_comes),
         cmocka_unit_test(test_a_look_that_finds_that_something_ended_is_a_poll),
