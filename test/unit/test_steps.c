@@ -1216,6 +1216,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     bed_next(b);
     assert_int_equal(d->op, OP_DEAD_LETTER);
     assert_int_equal(d->wait, WAIT_BRAKE);
+    assert_false(delivery_dead_letter(d)->charged);
     brake_succeeded(&b->q.share->brake);
     queue_time(&b->q, b->now);
     bed_wants(d, OP_DEAD_LETTER); /* its round was waited for already */
@@ -2447,6 +2448,71 @@ static void test_the_text_of_a_refusal_is_cut(void **state)
     }
 }
 
+/* --- consequences --- */
+
+/* The copies of an ordered queue are without a bound. */
+static void test_all_copies_are_acked_with_their_leader(void **state)
+{
+    enum { COPIES = 40 };
+    struct queue_rules r = rules_of(false);
+
+    r.ordered = true;
+    r.delivery_limit = LIMIT_NONE;
+    struct bed *b = bed_new(&r, KIND_QUORUM);
+    struct delivery *d = deliver_keyed(b, "m", 1), *copies[COPIES], *next;
+
+    bed_asks(b, OP_CLAIM);
+    bed_row(b, d, ROW_CLAIMED);
+    bed_does(b, ACTION_FORWARD);
+    for (int i = 0; i < COPIES; i++)
+        copies[i] = deliver_keyed(b, "m", 1);
+    next = deliver_keyed(b, "n", 1);
+    bed_answer(b, d, 200);
+    bed_asks(b, OP_COMPLETE);
+    bed_row(b, d, ROW_COMPLETED);
+    for (int i = 0; i < COPIES; i++)
+        bed_wants(copies[i], OP_ACK);
+    bed_wants(next, OP_CLAIM);
+    assert_int_equal(b->q.counts.duplicates.total, COPIES);
+    bed_end(b);
+}
+
+/* A body that did not fit is requeued once it fits, and in the pause before that it waits. */
+static void test_a_body_is_requeued_once_it_fits(void **state)
+{
+    static const struct {
+        size_t held, n_bytes;
+        bool is_paused, fits;
+    } cases[] = {
+        {400, 600, false, true}, {400, 601, false, false}, {400, 600, true, false}, {0, 5000, false, true}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct queue_rules r = rules_of(true);
+
+        r.max_bytes = 1000;
+        struct bed *b = bed_new(&r, KIND_CLASSIC);
+        struct arrival *a = bed_arrival(&b->q, "m");
+
+        b->can = 1u << OP_REQUEUE | 1u << OP_ACK;
+        a->copy.n_bytes = cases[i].held;
+        queue_delivered(&b->q, b->now, a, NULL);
+        a = bed_skipped(&b->q, "large", 1000000);
+        a->copy.body_len = a->copy.n_bytes = cases[i].n_bytes;
+        queue_delivered(&b->q, b->now, a, NULL);
+        struct delivery *d = bed_newest(b);
+
+        b->q.consumer.largest.seen = cases[i].is_paused ? 700 : 0;
+        bed_waits(b, d, OP_REQUEUE, WAIT_ROOM, 250);
+        bed_rest(b);
+        bed_pass(b, 250);
+        if (cases[i].fits)
+            bed_does(b, ACTION_REQUEUE);
+        else
+            bed_rest(b);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2523,6 +2589,8 @@ int main(void)
         cmocka_unit_test(test_a_dead_message_circles_faster_in_a_crowd),
         cmocka_unit_test(test_a_refused_text_is_dropped),
         cmocka_unit_test(test_the_text_of_a_refusal_is_cut),
+        cmocka_unit_test(test_all_copies_are_acked_with_their_leader),
+        cmocka_unit_test(test_a_body_is_requeued_once_it_fits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
