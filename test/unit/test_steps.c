@@ -2513,6 +2513,24 @@ static void test_a_body_is_requeued_once_it_fits(void **state)
     }
 }
 
+/* The next claim decides again, so the message may be renewed near its limit. */
+static void test_a_letter_that_was_not_written_is_forgotten(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+
+    bed_asks(b, OP_CLAIM);
+    bed_row_of(b, d, (struct row){.answer = ROW_MISMATCH, .unproven_ms = -1});
+    assert_true(delivery_is_rowless(d));
+    bed_pass(b, 1000);
+    assert_ptr_equal(bed_asks(b, OP_DEAD_LETTER), d);
+    bed_row(b, d, ROW_LOST);
+    bed_waits(b, d, OP_CLAIM, WAIT_AGAIN, 20);
+    assert_false(delivery_is_rowless(d));
+    assert_true(held_can_renew(&b->q, d));
+    bed_end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2591,6 +2609,7 @@ int main(void)
         cmocka_unit_test(test_the_text_of_a_refusal_is_cut),
         cmocka_unit_test(test_all_copies_are_acked_with_their_leader),
         cmocka_unit_test(test_a_body_is_requeued_once_it_fits),
+        cmocka_unit_test(test_a_letter_that_was_not_written_is_forgotten),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
