@@ -36,6 +36,7 @@ struct world {
     int64_t database_until, due_step;
     int64_t extended_until; /* the application has extended the tokens, */
     int n_expired;          /* but not those of the messages below this number */
+    char result[MOST][40];  /* to be stored */
     char size_line[100];    /* the latest: size and reason */
     int n_size_lines, n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
@@ -73,6 +74,8 @@ static void at_database(struct world *w, struct delivery *d)
         break;
     case OP_COMPLETE:
         r.answer = ROW_COMPLETED;
+        snprintf(w->result[n], sizeof(w->result[n]), "%.*s", (int)d->outcome.complete.result_len,
+                 d->outcome.complete.result ? d->outcome.complete.result : "");
         w->completed[n] = true;
         break;
     case OP_FAIL:
@@ -691,6 +694,15 @@ static void a_request_that_is_too_large_goes_in_halves(void **state)
     assert_int_equal(queue_batch_size(&w->q), N / 2);
     assert_int_equal(w->n_size_lines, 1);
     assert_string_equal(w->size_line, "50: a request was answered 413");
+    end(w);
+
+    w = world_of(1, true, takes_ten); /* too large is not failed, for the circuit breaker */
+    run(w, 100);
+    for (int i = 1; i < N; i++)
+        deliver(w, i, 0);
+    while (w->n_requests < 2)
+        run(w, w->now + 1);
+    assert_int_equal(w->q.share->brake.n, 0);
     end(w);
 }
 
@@ -1422,6 +1434,64 @@ static void the_size_as_configured_is_logged_when_it_is_reached_again(void **sta
     end(w);
 }
 
+static void each_member_stores_its_own_result(void **state)
+{
+    struct world *w = world_of(0, false, answers_well);
+
+    w->q.rules.store_response_bytes = 100;
+    w->says = "{\"results\": {\"0\": {\"a\": 1}, \"2\": \"b\"}}";
+    for (int m = 0; m < 3; m++)
+        deliver(w, m, 0);
+    run(w, 60000);
+    assert_int_equal(w->n_requests, 1);
+    assert_string_equal(w->result[0], "{\"a\": 1}");
+    assert_string_equal(w->result[1], "");
+    assert_string_equal(w->result[2], "\"b\"");
+    end(w);
+}
+
+static void a_bad_answer_gives_its_reason_to_each_member(void **state)
+{
+    struct world *w = world_of(0, true, answers_well);
+
+    w->no_field = w->forgets = true;
+    deliver(w, 0, 0);
+    deliver(w, 1, 0);
+    while (!w->error[1][0])
+        run(w, w->now + 1);
+    assert_string_equal(w->error[0], "its answer has no field Onceward-Batch");
+    assert_string_equal(w->error[1], "its answer has no field Onceward-Batch");
+    end(w);
+}
+
+/* 422 to an unknown form says nothing about the size. */
+static void an_application_that_does_not_know_batches_keeps_the_size(void **state)
+{
+    struct world *w = world(true, does_not_know_batches);
+
+    while (!w->n_requests)
+        run(w, w->now + 1);
+    assert_int_equal(w->n_size_lines, 0);
+    assert_int_equal(queue_batch_size(&w->q), N);
+    end(w);
+}
+
+/* Refusals count in a row only. */
+static void another_answer_ends_the_count_of_refusals(void **state)
+{
+    struct world *w = world_of(0, true, all_are_bad);
+
+    deliver(w, 0, 0);
+    deliver(w, 1, 0);
+    struct delivery *d = (struct delivery *)queue_find(&w->q, 1);
+
+    d->claim->n_refused = 2;
+    while (!w->n_requests)
+        run(w, w->now + 1);
+    assert_int_equal(d->claim->n_refused, 0);
+    end(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1473,6 +1543,10 @@ int main(void)
         cmocka_unit_test(a_request_that_hangs_halves_the_size_once),
         cmocka_unit_test(a_request_ends_at_the_first_message_that_does_not_fit),
         cmocka_unit_test(the_size_as_configured_is_logged_when_it_is_reached_again),
+        cmocka_unit_test(each_member_stores_its_own_result),
+        cmocka_unit_test(a_bad_answer_gives_its_reason_to_each_member),
+        cmocka_unit_test(an_application_that_does_not_know_batches_keeps_the_size),
+        cmocka_unit_test(another_answer_ends_the_count_of_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

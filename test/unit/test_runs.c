@@ -484,6 +484,7 @@ static void test_what_is_behind_a_failed_message_is_not_attempted(void **state)
     assert_true(w->completed[1] && w->completed[5] && !w->completed[3]);
     assert_int_equal(w->attempts[2], 1);
     assert_int_equal(w->attempts[3] + w->attempts[4], 0);
+    assert_string_equal(w->released, "not attempted: the message before it in its key has failed");
     w->fails = -1;
     w->says = "";
     run(w, 5000);
