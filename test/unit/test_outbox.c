@@ -1442,6 +1442,24 @@ static void test_the_brokers_error_ends_with_the_lease(void **state)
     outbox_deinit(&r.o);
 }
 
+/* Only a committed letter completes its row. */
+static void test_a_letter_that_is_not_committed_is_written_again(void **state)
+{
+    struct rig r;
+
+    ask(&r, OUTBOX_DEAD_LETTERS);
+    outbox_dead_lettered(&r.o, r.now_ms, 0, OUTBOX_AGAIN);
+    outbox_dead_letters_end(&r.o, r.now_ms, OUTBOX_DONE);
+    assert_int_equal(r.o.counts.letters.total, 0);
+    assert_int_equal(r.o.rows.len, 1);
+    asks_in(&r, OUTBOX_DEAD_LETTERS, 1000);
+    outbox_dead_lettered(&r.o, r.now_ms, 0, OUTBOX_DONE);
+    outbox_dead_letters_end(&r.o, r.now_ms, OUTBOX_DONE);
+    assert_int_equal(r.o.counts.letters.total, 1);
+    assert_int_equal(r.o.rows.len, 0);
+    outbox_deinit(&r.o);
+}
+
 static void test_a_drain_ignores_the_read_in_flight(void **state)
 {
     struct rig r;
@@ -2603,6 +2621,7 @@ int main(void)
         cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),
         cmocka_unit_test(test_a_drain_ignores_the_read_in_flight),
+        cmocka_unit_test(test_a_letter_that_is_not_committed_is_written_again),
         cmocka_unit_test(test_a_batch_whose_first_number_is_0_is_completed),
         cmocka_unit_test(test_a_lease_that_is_lost_at_once_is_not_logged_as_held),
         cmocka_unit_test(test_the_brokers_error_ends_with_the_lease),
