@@ -1,5 +1,6 @@
 /* The selection of claims, lookups and requests: how many claims are ahead of free slots, when a message is looked up
  * or claimed again, and which claims are released unsent. */
+#include "core/batches.h"
 #include "core/claims.h"
 #include "core_bed.h"
 #include "fields.h"
@@ -106,6 +107,9 @@ static void test_the_oldest_request_may_hang_after_half_of_its_window(void **sta
     assert_false(queue_wants_slot(&b->q));
     assert_false(queue_may_hang(&b->q, b->now + BED_WINDOW_MS / 2));
     assert_true(queue_may_hang(&b->q, b->now + BED_WINDOW_MS / 2 + 1));
+    b->q.held.overdue.len++; /* a request whose window has ended */
+    assert_true(queue_may_hang(&b->q, b->now));
+    b->q.held.overdue.len--;
     bed_end(b);
 }
 
@@ -195,6 +199,7 @@ static void test_claims_that_cannot_be_sent_soon_are_released(void **state)
                                 "its window was nearly over, or the queue came to pause, before "
                                 "it could be sent");
             assert_int_equal(delivery_release(d)->then_requeue, cases[i].drains);
+            assert_int_equal(delivery_release(d)->delay_ms, 0);
         } else if (cases[i].held_back) {
             assert_false(acts);
             bed_wants(d, OP_FORWARD);
@@ -531,6 +536,45 @@ static void test_a_quarantined_message_is_joined_after_its_windows(void **state)
     }
 }
 
+static void test_messages_answered_202_keep_their_slots(void **state)
+{
+    for (int n_accepted = 1; n_accepted <= 2; n_accepted++) {
+        struct bed *b = bed();
+
+        bed_sent(b, "other", 1);
+        bed_claimed(b, "m", 1);
+        b->q.own.limiter.limit = 3;
+        b->q.own.accepted_units += (size_t)n_accepted * SLOT_UNITS;
+        assert_int_equal(claims_n_slots(&b->q), 2 + n_accepted);
+        assert_int_equal(bed_next(b), n_accepted == 1);
+        b->q.own.accepted_units -= (size_t)n_accepted * SLOT_UNITS;
+        bed_end(b);
+    }
+}
+
+static void test_a_claim_forgets_the_outcome_of_the_attempt_before(void **state)
+{
+    static const enum request_end ends[][2] = {{REQUEST_CRASHED, REQUEST_ANSWERED},
+                                               {REQUEST_UNANSWERED, REQUEST_ANSWERED}};
+
+    for (size_t i = 0; i < COUNT(ends); i++) {
+        struct bed *b = bed();
+        struct delivery *d = bed_deliver(b, "m");
+
+        d->outcome.request = ends[i][0];
+        d->outcome.http_status = 500;
+        d->claim->next_cap = 3;
+        bed_asks(b, OP_CLAIM);
+        assert_int_equal(d->outcome.request, ends[i][1]);
+        assert_int_equal(d->outcome.kind, OUTCOME_NONE);
+        assert_int_equal(d->outcome.http_status, 0);
+        assert_int_equal(d->claim->next_cap, 0);
+        assert_int_equal(d->claim->window_ends_ms, b->now + BED_WINDOW_MS);
+        assert_int_equal(d->claim->of_row, CLAIM_OFFERED);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,6 +592,8 @@ int main(void)
         cmocka_unit_test(test_a_claimed_message_is_sent_when_a_slot_is_free),
         cmocka_unit_test(test_ready_messages_are_shared_among_the_free_slots),
         cmocka_unit_test(test_a_quarantined_message_is_joined_after_its_windows),
+        cmocka_unit_test(test_messages_answered_202_keep_their_slots),
+        cmocka_unit_test(test_a_claim_forgets_the_outcome_of_the_attempt_before),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
