@@ -1442,24 +1442,6 @@ static void test_the_brokers_error_ends_with_the_lease(void **state)
     outbox_deinit(&r.o);
 }
 
-/* Only a committed letter completes its row. */
-static void test_a_letter_that_is_not_committed_is_written_again(void **state)
-{
-    struct rig r;
-
-    ask(&r, OUTBOX_DEAD_LETTERS);
-    outbox_dead_lettered(&r.o, r.now_ms, 0, OUTBOX_AGAIN);
-    outbox_dead_letters_end(&r.o, r.now_ms, OUTBOX_DONE);
-    assert_int_equal(r.o.counts.letters.total, 0);
-    assert_int_equal(r.o.rows.len, 1);
-    asks_in(&r, OUTBOX_DEAD_LETTERS, 1000);
-    outbox_dead_lettered(&r.o, r.now_ms, 0, OUTBOX_DONE);
-    outbox_dead_letters_end(&r.o, r.now_ms, OUTBOX_DONE);
-    assert_int_equal(r.o.counts.letters.total, 1);
-    assert_int_equal(r.o.rows.len, 0);
-    outbox_deinit(&r.o);
-}
-
 static void test_a_drain_ignores_the_read_in_flight(void **state)
 {
     struct rig r;
@@ -2367,6 +2349,24 @@ static void test_parked_rows_stay_in_memory_while_one_is_being_deleted(void **st
         pass(&r, 1000);
     assert_int_equal(r.n_sent, 2);
     assert_int_equal(n_left(&r), 0);
+    outbox_deinit(&r.o);
+}
+
+/* Only a committed letter completes its row. */
+static void test_a_letter_that_is_not_committed_is_written_again(void **state)
+{
+    struct rig r;
+
+    ask(&r, OUTBOX_DEAD_LETTERS);
+    outbox_dead_lettered(&r.o, r.now_ms, 0, OUTBOX_AGAIN);
+    outbox_dead_letters_end(&r.o, r.now_ms, OUTBOX_DONE);
+    assert_int_equal(r.o.counts.letters.total, 0);
+    assert_int_equal(r.o.rows.len, 1);
+    asks_in(&r, OUTBOX_DEAD_LETTERS, 1000);
+    outbox_dead_lettered(&r.o, r.now_ms, 0, OUTBOX_DONE);
+    outbox_dead_letters_end(&r.o, r.now_ms, OUTBOX_DONE);
+    assert_int_equal(r.o.counts.letters.total, 1);
+    assert_int_equal(r.o.rows.len, 0);
     outbox_deinit(&r.o);
 }
 
