@@ -256,6 +256,26 @@ static void test_the_last_bucket_but_one(void **state)
     assert_true(histogram_quantile(&h, 1000) == INT64_C(1) << 40);
 }
 
+/* The rank is rounded up, and by no more than that. */
+static void test_the_rank_of_a_quantile(void **state)
+{
+    static const struct {
+        int n, permille, rank;
+    } cases[] = {{999, 999, 999}, {1000, 999, 999}, {1000, 998, 998}, {2000, 999, 1998}, {1001, 999, 1000},
+                 {3, 333, 1},     {3, 334, 2},      {1999, 1, 2},     {999, 1, 1}};
+    (void)state;
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        for (int above = 0; above < 2; above++) { /* the value at the rank, and the one before it */
+            static struct histogram h;
+
+            histogram_reset(&h);
+            for (int k = 1; k <= cases[i].n; k++)
+                histogram_add(&h, k < cases[i].rank + above ? 0 : 1);
+            assert_int_equal(histogram_quantile(&h, cases[i].permille), !above);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_the_keys_of_each_kind),
         cmocka_unit_test(test_quantiles_of_many),
         cmocka_unit_test(test_the_last_bucket_but_one),
+        cmocka_unit_test(test_the_rank_of_a_quantile),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
