@@ -909,10 +909,11 @@ struct step row_repeat(struct queue *q, int64_t now_ms, struct delivery *d, cons
     assert(r->answer == ROW_RETRY || r->answer == ROW_UNKNOWN);
     if (r->answer == ROW_RETRY) {
         char text[200];
+        struct slice why = r->detail.len ? r->detail : SLICE("a statement was refused");
 
         row_refused(q, now_ms, d, r);
-        snprintf(text, sizeof(text), "%.*s (%s)", (int)(r->detail.len < 180 ? r->detail.len : 180),
-                 r->detail.len ? r->detail.data : "a statement was refused", r->sqlstate);
+        snprintf(text, sizeof(text), "%.*s (%s)", (int)(why.len < 180 ? why.len : 180), why.data,
+                 r->sqlstate);
         database_refused(q->database, now_ms, r->sqlstate, text, d->op == OP_DEAD_LETTER);
         wait = held_lock_wait_ms(d);
         /* An item that is refused while others are accepted is tried at growing intervals, up to

@@ -2450,6 +2450,21 @@ static void test_the_text_of_a_refusal_is_cut(void **state)
 
 /* --- consequences --- */
 
+static void test_a_refusal_without_a_text_has_one(void **state)
+{
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+    struct row r = row_invalid((struct slice){0});
+
+    bed_asks(b, OP_CLAIM);
+    r.answer = ROW_RETRY;
+    snprintf(r.sqlstate, sizeof(r.sqlstate), "53100");
+    bed_row_of(b, d, r);
+    bed_rest(b);
+    assert_string_equal(b->database.reason, "a statement was refused (53100)");
+    bed_end(b);
+}
+
 /* The copies of an ordered queue are without a bound. */
 static void test_all_copies_are_acked_with_their_leader(void **state)
 {
@@ -2607,6 +2622,7 @@ int main(void)
         cmocka_unit_test(test_a_dead_message_circles_faster_in_a_crowd),
         cmocka_unit_test(test_a_refused_text_is_dropped),
         cmocka_unit_test(test_the_text_of_a_refusal_is_cut),
+        cmocka_unit_test(test_a_refusal_without_a_text_has_one),
         cmocka_unit_test(test_all_copies_are_acked_with_their_leader),
         cmocka_unit_test(test_a_body_is_requeued_once_it_fits),
         cmocka_unit_test(test_a_letter_that_was_not_written_is_forgotten),
