@@ -246,7 +246,8 @@ void batches_fill(struct queue *q, int64_t now_ms, struct request *r, int n_free
 {
     struct delivery *first = request_first(r);
     size_t most = most_members(q, first), n = 1;
-    size_t each = (n_ready(q) + (size_t)n_free - 1) / (size_t)(n_free > 0 ? n_free : 1);
+    size_t n_slots = n_free > 0 ? (size_t)n_free : 1;
+    size_t each = (n_ready(q) + n_slots - 1) / n_slots;
     struct buf token = {0};
 
     assert(batches_are_on(q) && first && r->members.len == 1);

@@ -476,7 +476,7 @@ static void test_ready_messages_are_shared_among_the_free_slots(void **state)
         size_t n_first;
     } cases[] = {
         {4, 4, 0, 0, 2}, {2, 4, 0, 0, 4}, {4, 2, 0, 0, 4}, {4, 4, 2, 0, 4},
-        {4, 4, 0, 2, 4}, {3, 4, 0, 0, 3}, {1, 4, 0, 0, 8}, {4, 1, 1, 0, 7},
+        {4, 4, 0, 2, 4}, {3, 4, 0, 0, 3}, {1, 4, 0, 0, 8}, {4, 1, 1, 0, 8},
     };
 
     for (size_t i = 0; i < COUNT(cases); i++) {
