@@ -437,7 +437,7 @@ static void test_its_deadline_is_the_first_of_its_waits(void **state)
     }
 }
 
-static void test_a_status_429_is_a_sign_of_life_and_503_is_none(void **state)
+static void test_status_429_is_a_sign_of_life_and_503_is_not(void **state)
 {
     static const int statuses[] = {429, 503};
 
@@ -457,7 +457,7 @@ static void test_a_status_429_is_a_sign_of_life_and_503_is_none(void **state)
     }
 }
 
-static void test_unproven_charges_of_all_messages_share_their_intervals(void **state)
+static void test_all_messages_share_the_intervals_of_unproven_charges(void **state)
 {
     struct application a = reached();
     struct application_request r;
@@ -478,7 +478,7 @@ static void test_unproven_charges_of_all_messages_share_their_intervals(void **s
     assert_true(application_charges_unproven(&a, 16101, 5000));
 }
 
-static void test_failed_probes_come_ever_more_rarely(void **state)
+static void test_failed_probes_are_repeated_with_backoff(void **state)
 {
     static const struct application_rules rules[] = {
         {.concurrency = 16, .ready_interval_ms = 1000, .window_ms = 30000},
@@ -503,7 +503,7 @@ static void test_failed_probes_come_ever_more_rarely(void **state)
     }
 }
 
-static void test_a_ready_url_that_fails_stops_requests_but_not_connections(void **state)
+static void test_a_failing_ready_url_stops_requests_until_it_succeeds(void **state)
 {
     static const struct application_rules rules = {
         .concurrency = 16, .has_ready_url = true, .ready_interval_ms = 300, .window_ms = 30000};
@@ -541,7 +541,7 @@ static void test_a_ready_url_that_fails_stops_requests_but_not_connections(void 
     assert_int_equal(a.probe.at_ms, 6200);
 }
 
-static void test_after_a_crash_others_go_first_until_shortly_after_its_return(void **state)
+static void test_other_messages_go_first_until_shortly_after_a_recovery(void **state)
 {
     struct application a = reached();
     struct application_request r;
@@ -555,7 +555,7 @@ static void test_after_a_crash_others_go_first_until_shortly_after_its_return(vo
     assert_int_equal(application_others_first_ms(&a), 600);
 }
 
-static void test_a_crash_asks_for_a_probe_now_and_counts_once(void **state)
+static void test_a_crash_asks_for_a_probe_at_once_and_counts_once(void **state)
 {
     struct application a = reached();
     struct application_request r[3];
@@ -672,12 +672,12 @@ int main(void)
         cmocka_unit_test(test_it_has_slots_only_while_it_is_available),
         cmocka_unit_test(test_the_account_of_idle_slots_is_bounded),
         cmocka_unit_test(test_its_deadline_is_the_first_of_its_waits),
-        cmocka_unit_test(test_a_status_429_is_a_sign_of_life_and_503_is_none),
-        cmocka_unit_test(test_unproven_charges_of_all_messages_share_their_intervals),
-        cmocka_unit_test(test_failed_probes_come_ever_more_rarely),
-        cmocka_unit_test(test_a_ready_url_that_fails_stops_requests_but_not_connections),
-        cmocka_unit_test(test_after_a_crash_others_go_first_until_shortly_after_its_return),
-        cmocka_unit_test(test_a_crash_asks_for_a_probe_now_and_counts_once),
+        cmocka_unit_test(test_status_429_is_a_sign_of_life_and_503_is_not),
+        cmocka_unit_test(test_all_messages_share_the_intervals_of_unproven_charges),
+        cmocka_unit_test(test_failed_probes_are_repeated_with_backoff),
+        cmocka_unit_test(test_a_failing_ready_url_stops_requests_until_it_succeeds),
+        cmocka_unit_test(test_other_messages_go_first_until_shortly_after_a_recovery),
+        cmocka_unit_test(test_a_crash_asks_for_a_probe_at_once_and_counts_once),
         cmocka_unit_test(test_a_closed_port_is_probed_soon_after_a_ready_url_that_failed),
         cmocka_unit_test(test_no_slots_are_kept_free_while_nothing_can_be_sent),
         cmocka_unit_test(test_a_crash_is_a_bad_answer_for_the_limiter),

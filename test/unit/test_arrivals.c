@@ -96,7 +96,7 @@ static void test_a_body_that_never_fits_is_held_or_rejected(void **state)
     }
 }
 
-static void test_headers_without_room_are_requeued_once_there_is_room(void **state)
+static void test_a_message_whose_headers_do_not_fit_waits_or_stops_an_ordered_queue(void **state)
 {
     struct queue_rules r = rules();
 
@@ -175,7 +175,7 @@ static void test_a_message_without_its_body_is_not_given_up_by_its_id(void **sta
     bed_end(b);
 }
 
-static void test_a_delivery_ends_the_search_for_missing_ones(void **state)
+static void test_a_delivery_shows_that_the_consumer_is_not_stuck(void **state)
 {
     struct queue_rules r = rules();
     struct bed *b = bed_new(&r, KIND_QUORUM);
@@ -226,7 +226,7 @@ static void test_a_refused_subscription_is_repeated_with_backoff(void **state)
     bed_end(b);
 }
 
-static void test_a_connection_that_is_lost_is_not_a_refusal(void **state)
+static void test_a_lost_connection_is_not_a_refusal(void **state)
 {
     struct queue_rules r = rules();
     struct bed *b = bed_new(&r, KIND_QUORUM);
@@ -307,7 +307,7 @@ static void test_a_new_channel_has_a_new_consumer_and_an_unknown_depth(void **st
     bed_end(b);
 }
 
-static void test_only_the_present_subscription_is_confirmed_and_logged(void **state)
+static void test_only_the_current_subscription_is_confirmed_and_logged(void **state)
 {
     struct queue_rules r = rules();
     struct bed *b = bed_new(&r, KIND_QUORUM);
@@ -344,7 +344,7 @@ static void test_only_the_present_subscription_is_confirmed_and_logged(void **st
     bed_end(b);
 }
 
-static void test_the_questions_about_a_queue_of_an_unknown_kind(void **state)
+static void test_questions_about_a_queue_of_unknown_kind(void **state)
 {
     static const struct {
         bool closed, received, starting;
@@ -391,7 +391,7 @@ static void test_the_questions_about_a_queue_of_an_unknown_kind(void **state)
 }
 
 /* A known outcome is written without the channel. */
-static void test_what_a_lost_channel_leaves_to_be_written(void **state)
+static void test_outcomes_are_written_after_the_channel_is_lost(void **state)
 {
     static const struct {
         int status;
@@ -425,7 +425,7 @@ static void test_what_a_lost_channel_leaves_to_be_written(void **state)
 }
 
 /* Another replica gets the queue first, unless this one steps behind the owner. */
-static void test_a_channel_that_an_ordered_queue_has_closed_opens_after_a_second(void **state)
+static void test_a_channel_that_an_ordered_queue_closed_reopens_after_a_second(void **state)
 {
     for (int steps = 0; steps < 2; steps++) {
         struct queue_rules r = rules();
@@ -451,19 +451,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_body_that_never_fits_is_held_or_rejected),
-        cmocka_unit_test(test_headers_without_room_are_requeued_once_there_is_room),
+        cmocka_unit_test(test_a_message_whose_headers_do_not_fit_waits_or_stops_an_ordered_queue),
         cmocka_unit_test(test_a_delivery_of_a_lost_channel_is_dropped),
         cmocka_unit_test(test_a_redelivery_with_an_unknown_limit_is_logged_once),
         cmocka_unit_test(test_a_message_without_its_body_is_not_given_up_by_its_id),
-        cmocka_unit_test(test_a_delivery_ends_the_search_for_missing_ones),
+        cmocka_unit_test(test_a_delivery_shows_that_the_consumer_is_not_stuck),
         cmocka_unit_test(test_a_refused_subscription_is_repeated_with_backoff),
-        cmocka_unit_test(test_a_connection_that_is_lost_is_not_a_refusal),
+        cmocka_unit_test(test_a_lost_connection_is_not_a_refusal),
         cmocka_unit_test(test_a_missing_queue_is_logged_once_until_it_is_consumed),
         cmocka_unit_test(test_a_new_channel_has_a_new_consumer_and_an_unknown_depth),
-        cmocka_unit_test(test_only_the_present_subscription_is_confirmed_and_logged),
-        cmocka_unit_test(test_the_questions_about_a_queue_of_an_unknown_kind),
-        cmocka_unit_test(test_what_a_lost_channel_leaves_to_be_written),
-        cmocka_unit_test(test_a_channel_that_an_ordered_queue_has_closed_opens_after_a_second),
+        cmocka_unit_test(test_only_the_current_subscription_is_confirmed_and_logged),
+        cmocka_unit_test(test_questions_about_a_queue_of_unknown_kind),
+        cmocka_unit_test(test_outcomes_are_written_after_the_channel_is_lost),
+        cmocka_unit_test(test_a_channel_that_an_ordered_queue_closed_reopens_after_a_second),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -634,7 +634,7 @@ static void the_bounds_of_numbers(void **state)
 }
 
 /* Entries may have any order, and may name a member twice, of which the first counts. */
-static void entries_in_another_order(void **state)
+static void entries_in_any_order(void **state)
 {
     assert_named(&in_response,
                  "{\"failures\":[{\"id\":\"17\",\"status\":401},{\"id\":\"a\",\"status\":402},"
@@ -680,7 +680,7 @@ static void only_a_change_of_the_size_is_reported(void **state)
 }
 
 /* Half of 3 is 1.5, which grows to 2 in four steps of a tenth. */
-static void a_fraction_of_a_message_is_kept(void **state)
+static void the_size_keeps_its_fraction(void **state)
 {
     struct batch_size s;
     int n = 0;
@@ -717,9 +717,9 @@ int main(void)
         cmocka_unit_test(one_message_teaches_nothing_and_the_size_is_never_below_one),
         cmocka_unit_test(the_reason_of_a_bad_answer),
         cmocka_unit_test(the_bounds_of_numbers),
-        cmocka_unit_test(entries_in_another_order),
+        cmocka_unit_test(entries_in_any_order),
         cmocka_unit_test(only_a_change_of_the_size_is_reported),
-        cmocka_unit_test(a_fraction_of_a_message_is_kept),
+        cmocka_unit_test(the_size_keeps_its_fraction),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1188,7 +1188,7 @@ static void a_failure_of_a_member_whose_window_is_over_is_read(void **state)
 }
 
 /* The members that succeeded show that the application works, however many were named before them. */
-static void failures_that_are_named_beside_a_success_do_not_count(void **state)
+static void named_failures_beside_a_success_do_not_count(void **state)
 {
     struct world *w = world_of(0, false, answers_well);
 
@@ -1206,7 +1206,7 @@ static void failures_that_are_named_beside_a_success_do_not_count(void **state)
 }
 
 /* Of the halves of a failed request the first to fail shows the same bad message, the second another one. */
-static void a_failed_request_counts_and_so_does_the_second_of_its_halves(void **state)
+static void a_failed_request_counts_and_so_does_its_second_failed_half(void **state)
 {
     static const int sizes[] = {100, 50, 50}, counts[] = {1, 1, 2};
     struct world *w = world(true, all_are_bad);
@@ -1222,7 +1222,7 @@ static void a_failed_request_counts_and_so_does_the_second_of_its_halves(void **
 }
 
 /* Twice all members wait together, since the application may be overloaded. */
-static void a_pair_that_is_refused_three_times_beside_successes_goes_in_halves(void **state)
+static void a_pair_that_is_refused_three_times_beside_successes_is_split(void **state)
 {
     static const int sizes[] = {2, 1, 2, 1, 2};
     struct world *w = world_of(0, true, refuses_pairs);
@@ -1419,7 +1419,7 @@ static void a_request_ends_at_the_first_message_that_does_not_fit(void **state)
     end(w);
 }
 
-static void the_size_as_configured_is_logged_when_it_is_reached_again(void **state)
+static void reaching_the_configured_size_again_is_logged(void **state)
 {
     struct world *w = world_of(0, true, answers_well);
     struct batch_size *size = &w->application.batch_size;
@@ -1477,7 +1477,7 @@ static void an_application_that_does_not_know_batches_keeps_the_size(void **stat
 }
 
 /* Refusals count in a row only. */
-static void another_answer_ends_the_count_of_refusals(void **state)
+static void another_answer_resets_the_count_of_refusals(void **state)
 {
     struct world *w = world_of(0, true, all_are_bad);
 
@@ -1531,9 +1531,9 @@ int main(void)
         cmocka_unit_test(a_message_that_hangs_is_alone_at_its_third_request),
         cmocka_unit_test(an_extended_request_keeps_its_size),
         cmocka_unit_test(a_failure_of_a_member_whose_window_is_over_is_read),
-        cmocka_unit_test(failures_that_are_named_beside_a_success_do_not_count),
-        cmocka_unit_test(a_failed_request_counts_and_so_does_the_second_of_its_halves),
-        cmocka_unit_test(a_pair_that_is_refused_three_times_beside_successes_goes_in_halves),
+        cmocka_unit_test(named_failures_beside_a_success_do_not_count),
+        cmocka_unit_test(a_failed_request_counts_and_so_does_its_second_failed_half),
+        cmocka_unit_test(a_pair_that_is_refused_three_times_beside_successes_is_split),
         cmocka_unit_test(a_body_that_is_larger_than_the_request_so_far_joins_it),
         cmocka_unit_test(a_named_failure_has_its_status_wait_and_text),
         cmocka_unit_test(the_weight_of_a_failed_request),
@@ -1542,11 +1542,11 @@ int main(void)
         cmocka_unit_test(the_halves_of_the_latest_64_failed_requests_are_known),
         cmocka_unit_test(a_request_that_hangs_halves_the_size_once),
         cmocka_unit_test(a_request_ends_at_the_first_message_that_does_not_fit),
-        cmocka_unit_test(the_size_as_configured_is_logged_when_it_is_reached_again),
+        cmocka_unit_test(reaching_the_configured_size_again_is_logged),
         cmocka_unit_test(each_member_stores_its_own_result),
         cmocka_unit_test(a_bad_answer_gives_its_reason_to_each_member),
         cmocka_unit_test(an_application_that_does_not_know_batches_keeps_the_size),
-        cmocka_unit_test(another_answer_ends_the_count_of_refusals),
+        cmocka_unit_test(another_answer_resets_the_count_of_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ static const char *told(const struct brake *b)
     return text;
 }
 
-static void test_the_threshold_is_the_prefetch_if_that_is_smaller_and_at_least_5(void **state)
+static void test_a_small_prefetch_lowers_the_threshold_but_not_below_5(void **state)
 {
     static const int cases[][3] = {{20, 128, 20}, {20, 20, 20}, {20, 19, 19}, {20, 6, 6}, {20, 5, 5},
                                    {20, 4, 5},    {20, 1, 5},   {3, 1, 3},    {0, 128, 0}};
@@ -36,7 +36,7 @@ static void test_the_threshold_is_the_prefetch_if_that_is_smaller_and_at_least_5
         assert_int_equal(brake_threshold(cases[i][0], cases[i][1]), cases[i][2]);
 }
 
-static void test_so_many_different_messages_in_a_row_switch_it_on(void **state)
+static void test_enough_different_messages_in_a_row_switch_it_on(void **state)
 {
     struct brake b = brake_of(3);
 
@@ -82,7 +82,7 @@ static void test_a_request_counts_with_its_weight(void **state)
 }
 
 /* A message without an id has a new identity with each delivery: its content tells it. */
-static void test_a_message_without_an_id_counts_once_when_it_is_delivered_again(void **state)
+static void test_a_redelivered_message_without_an_id_counts_once(void **state)
 {
     static const struct {
         uint64_t content;
@@ -127,7 +127,7 @@ static void test_the_latest_delivery_stands_for_a_message_without_an_id(void **s
     assert_int_equal(b.n, 2);
 }
 
-static void test_messages_with_ids_are_not_told_by_their_content(void **state)
+static void test_messages_with_ids_are_not_identified_by_their_content(void **state)
 {
     struct brake b = brake_of(10);
 
@@ -186,7 +186,7 @@ static void test_open_outcomes_may_still_switch_it_on(void **state)
     }
 }
 
-static void test_attempts_are_bounded_in_each_second(void **state)
+static void test_attempts_per_second_are_bounded(void **state)
 {
     struct brake b = brake_of(5);
 
@@ -209,7 +209,7 @@ static void test_attempts_are_bounded_in_each_second(void **state)
     assert_int_equal(brake_deadline(&b, 5002, 2), 6000);
 }
 
-static void test_it_is_forced_without_a_count(void **state)
+static void test_it_can_be_forced_on_without_a_count(void **state)
 {
     struct brake b = brake_of(5);
 
@@ -223,7 +223,7 @@ static void test_it_is_forced_without_a_count(void **state)
     assert_true(brake_succeeded(&b));
 }
 
-static void test_it_tells_the_most_frequent_error(void **state)
+static void test_its_text_names_the_most_frequent_error(void **state)
 {
     static const char *const texts[BRAKE_TEXTS] = {"a", "b", "c", "d", "e", "f"};
     struct brake b = brake_of(100);
@@ -240,7 +240,7 @@ static void test_it_tells_the_most_frequent_error(void **state)
     assert_string_equal(told(&b), "14 different messages in a row failed; most often, 3 times: a");
 }
 
-static void test_a_long_error_is_cut_and_still_counted_together(void **state)
+static void test_equal_long_errors_are_cut_and_counted_together(void **state)
 {
     struct brake b = brake_of(100);
     char text[300];
@@ -253,7 +253,7 @@ static void test_a_long_error_is_cut_and_still_counted_together(void **state)
     assert_int_equal(b.texts[0].n, 2);
 }
 
-static void test_the_counts_of_failures_end_below_an_overflow(void **state)
+static void test_counts_of_failures_do_not_overflow(void **state)
 {
     struct brake b;
 
@@ -271,21 +271,21 @@ static void test_the_counts_of_failures_end_below_an_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_threshold_is_the_prefetch_if_that_is_smaller_and_at_least_5),
-        cmocka_unit_test(test_so_many_different_messages_in_a_row_switch_it_on),
+        cmocka_unit_test(test_a_small_prefetch_lowers_the_threshold_but_not_below_5),
+        cmocka_unit_test(test_enough_different_messages_in_a_row_switch_it_on),
         cmocka_unit_test(test_without_a_threshold_it_stays_off),
         cmocka_unit_test(test_a_request_counts_with_its_weight),
-        cmocka_unit_test(test_a_message_without_an_id_counts_once_when_it_is_delivered_again),
+        cmocka_unit_test(test_a_redelivered_message_without_an_id_counts_once),
         cmocka_unit_test(test_the_latest_delivery_stands_for_a_message_without_an_id),
-        cmocka_unit_test(test_messages_with_ids_are_not_told_by_their_content),
+        cmocka_unit_test(test_messages_with_ids_are_not_identified_by_their_content),
         cmocka_unit_test(test_it_knows_whether_any_message_had_an_id),
         cmocka_unit_test(test_more_messages_than_it_remembers_are_counted),
         cmocka_unit_test(test_open_outcomes_may_still_switch_it_on),
-        cmocka_unit_test(test_attempts_are_bounded_in_each_second),
-        cmocka_unit_test(test_it_is_forced_without_a_count),
-        cmocka_unit_test(test_it_tells_the_most_frequent_error),
-        cmocka_unit_test(test_a_long_error_is_cut_and_still_counted_together),
-        cmocka_unit_test(test_the_counts_of_failures_end_below_an_overflow),
+        cmocka_unit_test(test_attempts_per_second_are_bounded),
+        cmocka_unit_test(test_it_can_be_forced_on_without_a_count),
+        cmocka_unit_test(test_its_text_names_the_most_frequent_error),
+        cmocka_unit_test(test_equal_long_errors_are_cut_and_counted_together),
+        cmocka_unit_test(test_counts_of_failures_do_not_overflow),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,7 +240,7 @@ static void test_a_waiting_message_is_looked_up_once(void **state)
     bed_end(b);
 }
 
-static void test_messages_for_which_a_lookup_says_nothing_are_not_looked_up(void **state)
+static void test_messages_whose_row_is_known_are_not_looked_up(void **state)
 {
     for (int i = 0; i < 5; i++) {
         struct bed *b = bed();
@@ -345,7 +345,7 @@ static void test_redelivered_messages_are_left_to_other_replicas_for_a_minute(vo
     }
 }
 
-static void test_attempts_in_a_second_while_the_breaker_is_on(void **state)
+static void test_attempts_per_second_while_the_breaker_is_on(void **state)
 {
     for (int n_others = 0; n_others < 2; n_others++) {
         struct bed *b = bed();
@@ -364,7 +364,7 @@ static void test_attempts_in_a_second_while_the_breaker_is_on(void **state)
 
 /* --- candidates --- */
 
-static void test_while_one_is_tried_the_oldest_try_goes_first(void **state)
+static void test_with_a_limit_of_1_the_message_with_the_oldest_try_goes_first(void **state)
 {
     static const struct {
         int64_t tried_ms[3]; /* 0: never */
@@ -394,7 +394,7 @@ static void test_while_one_is_tried_the_oldest_try_goes_first(void **state)
     }
 }
 
-static void test_a_message_that_found_no_slot_within_max_hold_is_returned(void **state)
+static void test_a_message_that_cannot_be_claimed_within_max_hold_is_requeued(void **state)
 {
     const struct queue_rules r = bed_rules();
     struct bed *b = bed_new(&r, KIND_CLASSIC);
@@ -505,7 +505,7 @@ static void test_ready_messages_are_shared_among_the_free_slots(void **state)
 }
 
 /* A slow killer needs longer, and a message that only hangs is revoked before the others join it. */
-static void test_a_quarantined_message_is_joined_after_its_windows(void **state)
+static void test_others_join_a_quarantined_message_later_after_more_crashes(void **state)
 {
     static const struct {
         int crashes, takeovers;
@@ -552,7 +552,7 @@ static void test_messages_answered_202_keep_their_slots(void **state)
     }
 }
 
-static void test_a_claim_forgets_the_outcome_of_the_attempt_before(void **state)
+static void test_a_claim_forgets_the_outcome_of_the_previous_attempt(void **state)
 {
     static const enum request_end ends[][2] = {{REQUEST_CRASHED, REQUEST_ANSWERED},
                                                {REQUEST_UNANSWERED, REQUEST_ANSWERED}};
@@ -583,17 +583,17 @@ int main(void)
         cmocka_unit_test(test_a_claim_with_a_short_window_is_repeated_twice),
         cmocka_unit_test(test_claims_that_cannot_be_sent_soon_are_released),
         cmocka_unit_test(test_a_waiting_message_is_looked_up_once),
-        cmocka_unit_test(test_messages_for_which_a_lookup_says_nothing_are_not_looked_up),
+        cmocka_unit_test(test_messages_whose_row_is_known_are_not_looked_up),
         cmocka_unit_test(test_the_time_of_the_next_lookups),
         cmocka_unit_test(test_redelivered_messages_are_left_to_other_replicas_for_a_minute),
-        cmocka_unit_test(test_attempts_in_a_second_while_the_breaker_is_on),
-        cmocka_unit_test(test_while_one_is_tried_the_oldest_try_goes_first),
-        cmocka_unit_test(test_a_message_that_found_no_slot_within_max_hold_is_returned),
+        cmocka_unit_test(test_attempts_per_second_while_the_breaker_is_on),
+        cmocka_unit_test(test_with_a_limit_of_1_the_message_with_the_oldest_try_goes_first),
+        cmocka_unit_test(test_a_message_that_cannot_be_claimed_within_max_hold_is_requeued),
         cmocka_unit_test(test_a_claimed_message_is_sent_when_a_slot_is_free),
         cmocka_unit_test(test_ready_messages_are_shared_among_the_free_slots),
-        cmocka_unit_test(test_a_quarantined_message_is_joined_after_its_windows),
+        cmocka_unit_test(test_others_join_a_quarantined_message_later_after_more_crashes),
         cmocka_unit_test(test_messages_answered_202_keep_their_slots),
-        cmocka_unit_test(test_a_claim_forgets_the_outcome_of_the_attempt_before),
+        cmocka_unit_test(test_a_claim_forgets_the_outcome_of_the_previous_attempt),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,7 @@
 #define IDS(text) (text), sizeof(text)
 
 /* A list is read again and again, and shrinks when rows are dead or gone: only further ids are logged. */
-static void test_only_further_ids_are_logged(void **state)
+static void test_only_new_ids_are_logged(void **state)
 {
     static const struct {
         const char *ids;
@@ -299,7 +299,7 @@ static void test_a_pause_is_logged_once_per_reason(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_further_ids_are_logged),
+        cmocka_unit_test(test_only_new_ids_are_logged),
         cmocka_unit_test(test_a_renewed_message_that_is_given_up_is_acked_at_once),
         cmocka_unit_test(test_give_up_held_concerns_failed_messages_that_wait),
         cmocka_unit_test(test_a_retry_concerns_messages_in_backoff_and_on_hold),

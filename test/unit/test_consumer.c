@@ -5,7 +5,7 @@
 
 enum { MB = 1 << 20, STUCK_MS = 60000, AGAIN_MS = 600000 };
 
-static void test_the_prefetch_fits_into_the_bounds(void **state)
+static void test_the_prefetch_stays_within_its_bounds(void **state)
 {
     static const struct {
         struct consumer_load load;
@@ -152,7 +152,7 @@ static int64_t remedy_after_ms(struct consumer *c, int64_t now_ms, int64_t depth
     return -1;
 }
 
-static void test_the_depth_is_asked_once_after_half_of_the_time(void **state)
+static void test_the_depth_is_asked_for_once_after_half_of_stuck_ms(void **state)
 {
     struct consumer c = active(5000);
 
@@ -169,7 +169,7 @@ static void test_the_depth_is_asked_once_after_half_of_the_time(void **state)
     assert_int_equal(watched(&c, 50000), REMEDY_NONE);
 }
 
-static void test_an_empty_queue_and_full_credit_need_no_remedy(void **state)
+static void test_an_empty_queue_or_used_up_credit_needs_no_remedy(void **state)
 {
     enum consumer_remedy remedy;
     struct consumer c = active(1000);
@@ -185,7 +185,7 @@ static void test_an_empty_queue_and_full_credit_need_no_remedy(void **state)
     assert_int_equal(remedy_after_ms(&c, 1000, 7, &remedy), -1);
 }
 
-static void test_two_new_channels_and_then_a_standby_at_growing_intervals(void **state)
+static void test_remedies_are_two_new_channels_and_then_standby_at_growing_intervals(void **state)
 {
     enum consumer_remedy remedy;
     struct consumer c = active(1000);
@@ -240,12 +240,12 @@ static void test_a_broker_that_does_not_answer_gets_a_new_channel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_prefetch_fits_into_the_bounds),
+        cmocka_unit_test(test_the_prefetch_stays_within_its_bounds),
         cmocka_unit_test(test_the_largest_size_is_forgotten_after_a_minute_without_it),
         cmocka_unit_test(test_credit_is_renewed_when_it_is_used_up_or_too_large),
-        cmocka_unit_test(test_the_depth_is_asked_once_after_half_of_the_time),
-        cmocka_unit_test(test_an_empty_queue_and_full_credit_need_no_remedy),
-        cmocka_unit_test(test_two_new_channels_and_then_a_standby_at_growing_intervals),
+        cmocka_unit_test(test_the_depth_is_asked_for_once_after_half_of_stuck_ms),
+        cmocka_unit_test(test_an_empty_queue_or_used_up_credit_needs_no_remedy),
+        cmocka_unit_test(test_remedies_are_two_new_channels_and_then_standby_at_growing_intervals),
         cmocka_unit_test(test_a_broker_that_does_not_answer_gets_a_new_channel),
     };
 

@@ -154,7 +154,7 @@ static void test_it_knows_since_when_and_why_it_is_down(void **state)
     assert_int_equal(b.up_since_ms, 1);
 }
 
-static void test_a_closed_connection_forgets_what_was_refused(void **state)
+static void test_a_closed_connection_forgets_the_refusal(void **state)
 {
     struct database b = linked();
 
@@ -167,7 +167,7 @@ static void test_a_closed_connection_forgets_what_was_refused(void **state)
     assert_true(database_wants_try(&b, 1100));
 }
 
-static void test_each_connection_and_each_loss_is_an_epoch(void **state)
+static void test_each_connection_and_each_loss_begins_an_epoch(void **state)
 {
     struct database b = linked();
     uint32_t epoch = b.epoch;
@@ -180,7 +180,7 @@ static void test_each_connection_and_each_loss_is_an_epoch(void **state)
     assert_int_equal(b.epoch, epoch + 3);
 }
 
-static void test_tries_that_fail_are_repeated_with_backoff(void **state)
+static void test_failed_tries_are_repeated_with_backoff(void **state)
 {
     struct database b = linked();
     int64_t now_ms = 1000, most_ms = DATABASE_TRY_FIRST_MS;
@@ -208,7 +208,7 @@ static void test_tries_that_fail_are_repeated_with_backoff(void **state)
     assert_true(database_is_up(&b));
 }
 
-static void test_a_refusal_continues_the_backoff_within_15_s_of_a_try_that_worked(void **state)
+static void test_a_refusal_continues_the_backoff_within_15_s_of_a_successful_try(void **state)
 {
     for (int late = 0; late < 2; late++) {
         struct database b = linked();
@@ -238,7 +238,7 @@ static void test_a_refusal_while_it_is_down_or_lost_changes_nothing(void **state
     assert_string_equal(b.reason, "closed");
 }
 
-static void test_a_doubt_rests_a_second_after_a_try_that_worked(void **state)
+static void test_a_successful_try_ends_doubt_for_a_second(void **state)
 {
     struct database b = linked();
 
@@ -254,7 +254,7 @@ static void test_a_doubt_rests_a_second_after_a_try_that_worked(void **state)
     assert_int_equal(b.down_since_ms, 2000);
 }
 
-static void test_something_urgent_moves_the_next_try_forward(void **state)
+static void test_an_urgent_operation_brings_the_next_try_forward(void **state)
 {
     struct database b = linked();
 
@@ -284,13 +284,13 @@ int main(void)
         cmocka_unit_test(test_a_disk_with_room_for_a_row_now_and_then_is_tried_ever_more_rarely),
         cmocka_unit_test(test_a_lost_connection_forgets_what_was_doubted),
         cmocka_unit_test(test_it_knows_since_when_and_why_it_is_down),
-        cmocka_unit_test(test_a_closed_connection_forgets_what_was_refused),
-        cmocka_unit_test(test_each_connection_and_each_loss_is_an_epoch),
-        cmocka_unit_test(test_tries_that_fail_are_repeated_with_backoff),
-        cmocka_unit_test(test_a_refusal_continues_the_backoff_within_15_s_of_a_try_that_worked),
+        cmocka_unit_test(test_a_closed_connection_forgets_the_refusal),
+        cmocka_unit_test(test_each_connection_and_each_loss_begins_an_epoch),
+        cmocka_unit_test(test_failed_tries_are_repeated_with_backoff),
+        cmocka_unit_test(test_a_refusal_continues_the_backoff_within_15_s_of_a_successful_try),
         cmocka_unit_test(test_a_refusal_while_it_is_down_or_lost_changes_nothing),
-        cmocka_unit_test(test_a_doubt_rests_a_second_after_a_try_that_worked),
-        cmocka_unit_test(test_something_urgent_moves_the_next_try_forward),
+        cmocka_unit_test(test_a_successful_try_ends_doubt_for_a_second),
+        cmocka_unit_test(test_an_urgent_operation_brings_the_next_try_forward),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

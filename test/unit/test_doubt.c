@@ -16,7 +16,7 @@ static void told_depth(struct bed *b, int64_t depth)
     queue_depth(&b->q, b->now, depth, false);
 }
 
-static void test_the_depth_is_asked_after_a_second_and_the_kind_after_two(void **state)
+static void test_the_depth_is_asked_for_after_a_second_and_the_kind_after_two(void **state)
 {
     struct bed *b = bed_with_room(100);
 
@@ -46,7 +46,7 @@ static void test_an_empty_queue_raises_no_doubt(void **state)
     bed_end(b);
 }
 
-static void test_a_depth_of_the_first_second_is_asked_again(void **state)
+static void test_a_depth_from_the_first_second_is_asked_for_again(void **state)
 {
     struct bed *b = bed_with_room(100);
 
@@ -71,7 +71,7 @@ static void test_a_delivery_ends_the_doubt(void **state)
     bed_end(b);
 }
 
-static void test_without_a_consumer_there_is_no_doubt(void **state)
+static void test_a_starting_consumer_raises_no_doubt(void **state)
 {
     struct bed *b = bed_with_room(100);
 
@@ -93,7 +93,7 @@ static void park(struct bed *b, const char *id)
                (struct row){.answer = ROW_NOT_DUE, .attempt = 1, .unproven_ms = -1, .wait_ms = 3600000});
 }
 
-static void test_the_kind_is_asked_when_half_the_room_for_waiting_messages_is_used(void **state)
+static void test_the_kind_is_asked_for_when_more_than_half_of_max_parked_wait(void **state)
 {
     struct bed *b = bed_with_room(4);
 
@@ -112,12 +112,12 @@ static void test_the_kind_is_asked_when_half_the_room_for_waiting_messages_is_us
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_depth_is_asked_after_a_second_and_the_kind_after_two),
+        cmocka_unit_test(test_the_depth_is_asked_for_after_a_second_and_the_kind_after_two),
         cmocka_unit_test(test_an_empty_queue_raises_no_doubt),
-        cmocka_unit_test(test_a_depth_of_the_first_second_is_asked_again),
+        cmocka_unit_test(test_a_depth_from_the_first_second_is_asked_for_again),
         cmocka_unit_test(test_a_delivery_ends_the_doubt),
-        cmocka_unit_test(test_without_a_consumer_there_is_no_doubt),
-        cmocka_unit_test(test_the_kind_is_asked_when_half_the_room_for_waiting_messages_is_used),
+        cmocka_unit_test(test_a_starting_consumer_raises_no_doubt),
+        cmocka_unit_test(test_the_kind_is_asked_for_when_more_than_half_of_max_parked_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

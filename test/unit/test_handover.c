@@ -557,7 +557,7 @@ static void test_the_time_from_which_it_wants_to_step(void **state)
     end(w);
 }
 
-static void test_a_step_is_remembered_with_the_messages_that_it_returns(void **state)
+static void test_a_step_is_remembered_and_whether_it_returned_messages(void **state)
 {
     static const struct {
         bool planned, steps, holds;
@@ -675,7 +675,7 @@ static void test_when_a_replica_is_a_standby(void **state)
     }
 }
 
-static void test_the_order_of_reports_changes_no_member(void **state)
+static void test_the_order_of_reports_does_not_change_the_members(void **state)
 {
     static const uint64_t orders[][4] = {{2, 3, 2, 3}, {3, 2, 2, 3}, {3, 3, 2, 2}};
     struct world *w = world();
@@ -736,12 +736,12 @@ int main(void)
         cmocka_unit_test(test_owners_depend_on_the_names_of_the_partitions),
         cmocka_unit_test(test_when_a_replica_steps_behind_the_owner),
         cmocka_unit_test(test_the_time_from_which_it_wants_to_step),
-        cmocka_unit_test(test_a_step_is_remembered_with_the_messages_that_it_returns),
+        cmocka_unit_test(test_a_step_is_remembered_and_whether_it_returned_messages),
         cmocka_unit_test(test_partitions_belong_to_members_only),
         cmocka_unit_test(test_one_subscribed_partition_makes_a_member),
         cmocka_unit_test(test_a_report_replaces_the_one_before),
         cmocka_unit_test(test_when_a_replica_is_a_standby),
-        cmocka_unit_test(test_the_order_of_reports_changes_no_member),
+        cmocka_unit_test(test_the_order_of_reports_does_not_change_the_members),
         cmocka_unit_test(test_a_consumer_may_have_a_single_partition),
     };
 

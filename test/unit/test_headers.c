@@ -637,7 +637,7 @@ static void test_a_table_that_fits_is_sent(void **state)
 }
 
 /* Names that HTTP cannot tell apart: the first one is sent. */
-static void test_one_field_of_each_name(void **state)
+static void test_each_name_is_sent_once(void **state)
 {
     static char large[OPTIONAL_BYTES_MAX / 2];
     struct field headers[] = {F_STRING("cloudEvents:foo", "event"), F_STRING("foo", "plain"),
@@ -798,7 +798,7 @@ int main(void)
         cmocka_unit_test(test_tracestate),
         cmocka_unit_test(test_a_table_that_fits_is_sent),
         cmocka_unit_test(test_a_table_with_short_names_is_sent),
-        cmocka_unit_test(test_one_field_of_each_name),
+        cmocka_unit_test(test_each_name_is_sent_once),
         cmocka_unit_test(test_every_length_of_the_table),
         cmocka_unit_test(test_a_batch),
         cmocka_unit_test(test_cloudevents),

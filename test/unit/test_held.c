@@ -55,7 +55,7 @@ static void test_only_deliveries_that_wait_are_idle(void **state)
 }
 
 /* Parked deliveries hold no credit, so others arrive. */
-static void test_deliveries_that_wait_for_long_are_parked(void **state)
+static void test_deliveries_that_wait_long_are_parked(void **state)
 {
     static const struct {
         enum operation op;
@@ -192,7 +192,7 @@ static void test_which_messages_may_be_renewed(void **state)
 /* --- waits --- */
 
 /* The application may still be at work after a request without an answer: the next attempt waits for a window. */
-static void test_a_wait_after_an_unanswered_request_is_a_window_at_least(void **state)
+static void test_a_wait_after_an_unanswered_request_is_at_least_a_window(void **state)
 {
     static const struct {
         enum request_end end;
@@ -218,7 +218,7 @@ static void test_a_wait_after_an_unanswered_request_is_a_window_at_least(void **
     bed_end(b);
 }
 
-static void test_waits_for_a_lock_double_to_a_second(void **state)
+static void test_waits_for_a_lock_double_up_to_a_second(void **state)
 {
     static const int64_t waits[] = {20, 40, 80, 160, 320, 640, 1000, 1000, 1000, 1000, 1000, 1000};
     struct sample *s = sample_new();
@@ -346,7 +346,7 @@ static void test_the_state_of_a_queue_is_the_first_that_applies(void **state)
 }
 
 /* The lower limit counts, with its reason. */
-static void test_the_limit_is_the_lower_one(void **state)
+static void test_the_lower_limit_applies_with_its_reason(void **state)
 {
     static const struct {
         double own, shared;
@@ -395,12 +395,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_only_deliveries_that_wait_are_idle),
-        cmocka_unit_test(test_deliveries_that_wait_for_long_are_parked),
+        cmocka_unit_test(test_deliveries_that_wait_long_are_parked),
         cmocka_unit_test(test_which_messages_may_be_renewed),
-        cmocka_unit_test(test_a_wait_after_an_unanswered_request_is_a_window_at_least),
-        cmocka_unit_test(test_waits_for_a_lock_double_to_a_second),
+        cmocka_unit_test(test_a_wait_after_an_unanswered_request_is_at_least_a_window),
+        cmocka_unit_test(test_waits_for_a_lock_double_up_to_a_second),
         cmocka_unit_test(test_the_state_of_a_queue_is_the_first_that_applies),
-        cmocka_unit_test(test_the_limit_is_the_lower_one),
+        cmocka_unit_test(test_the_lower_limit_applies_with_its_reason),
         cmocka_unit_test(test_the_age_of_a_queue_is_that_of_its_oldest_delivery),
     };
 

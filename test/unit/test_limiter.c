@@ -189,7 +189,7 @@ static void test_no_doubling_after_a_bad_answer(void **state)
     assert_int_equal(limiter_room(&l, now), 2 * (LIMITER_FIRST + 10));
 }
 
-static void test_good_answers_save_no_more_than_a_whole_budget(void **state)
+static void test_good_answers_save_at_most_a_whole_budget(void **state)
 {
     struct limiter l = warm();
     int n = 0;
@@ -328,7 +328,7 @@ static void test_the_limit_grows_without_answers_only_while_every_slot_is_taken(
     }
 }
 
-static void test_a_bad_answer_or_an_outage_ends_the_time_with_every_slot_taken(void **state)
+static void test_a_bad_answer_or_an_outage_restarts_the_busy_time(void **state)
 {
     for (int i = 0; i < 3; i++) {
         struct limiter l;
@@ -359,14 +359,14 @@ int main(void)
         cmocka_unit_test(test_long_jobs_double_the_limit_up_to_half_of_what_it_was_before_an_outage),
         cmocka_unit_test(test_an_application_that_seems_to_hang_gets_one_more_a_second),
         cmocka_unit_test(test_no_doubling_after_a_bad_answer),
-        cmocka_unit_test(test_good_answers_save_no_more_than_a_whole_budget),
+        cmocka_unit_test(test_good_answers_save_at_most_a_whole_budget),
         cmocka_unit_test(test_a_wait_has_a_jitter_of_a_quarter_either_way),
         cmocka_unit_test(test_the_kind_of_an_answer_bounds_the_wait),
         cmocka_unit_test(test_it_knows_since_when_it_is_slow),
         cmocka_unit_test(test_answers_to_requests_before_a_cut_change_nothing),
         cmocka_unit_test(test_above_its_threshold_the_limit_grows_by_one_for_each_round_of_answers),
         cmocka_unit_test(test_the_limit_grows_without_answers_only_while_every_slot_is_taken),
-        cmocka_unit_test(test_a_bad_answer_or_an_outage_ends_the_time_with_every_slot_taken),
+        cmocka_unit_test(test_a_bad_answer_or_an_outage_restarts_the_busy_time),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -424,7 +424,7 @@ static void test_the_one_that_closes_the_connection_is_found(void **state)
     outbox_deinit(&r.o);
 }
 
-static void test_the_second_of_two_that_closes_the_connection_is_found(void **state)
+static void test_the_second_of_two_rows_is_found_if_it_closes_the_connection(void **state)
 {
     struct rig r;
 
@@ -444,7 +444,7 @@ static void test_the_second_of_two_that_closes_the_connection_is_found(void **st
 }
 
 /* A connection that is closed while another row is in flight, too, does not count. */
-static void test_a_row_is_given_up_after_three_connections_alone(void **state)
+static void test_a_row_is_given_up_after_it_closes_three_connections_alone(void **state)
 {
     struct rig r;
 
@@ -561,7 +561,7 @@ static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void 
 }
 
 /* The broker may close the channel over it, and all rows beside it would be sent twice. */
-static void test_nothing_goes_beside_a_row_to_an_unproven_exchange(void **state)
+static void test_no_row_is_in_flight_beside_one_to_an_unproven_exchange(void **state)
 {
     struct rig r;
 
@@ -577,7 +577,7 @@ static void test_nothing_goes_beside_a_row_to_an_unproven_exchange(void **state)
 }
 
 /* From the publish, which the database has timed, to the confirm. */
-static void test_the_lag_of_a_confirmed_row_is_counted(void **state)
+static void test_the_lag_of_a_confirmed_row_is_measured(void **state)
 {
     struct rig r;
 
@@ -814,7 +814,7 @@ static void test_a_letter_of_a_parked_row_lets_those_behind_it_go_on(void **stat
 }
 
 /* The only parked row was refused for another reason. The exchange has never worked. */
-static void test_an_exchange_that_opens_without_a_confirm_may_be_refused_three_times_again(void **state)
+static void test_an_exchange_that_reopens_without_a_confirm_stops_again_at_the_third_refusal(void **state)
 {
     struct rig r;
 
@@ -1253,7 +1253,7 @@ static int64_t silence(struct rig *r)
     return r->now_ms - began_ms;
 }
 
-static void test_a_parked_row_waits_for_the_broker_too(void **state)
+static void test_silence_about_a_parked_row_ends_the_lease(void **state)
 {
     struct rig r;
 
@@ -1268,7 +1268,7 @@ static void test_a_parked_row_waits_for_the_broker_too(void **state)
 }
 
 /* The first row of its key becomes a letter while no other row waits or is in flight. */
-static void test_a_parked_row_behind_a_letter_waits_for_the_broker_too(void **state)
+static void test_silence_about_a_parked_row_behind_a_dead_letter_ends_the_lease(void **state)
 {
     static const char *const keys[] = {"k", "k", "k"};
     struct rig r;
@@ -1311,7 +1311,7 @@ static void test_new_rows_do_not_hide_that_the_broker_is_silent(void **state)
     outbox_deinit(&r.o);
 }
 
-static void test_silence_is_due_15_s_after_the_row(void **state)
+static void test_the_check_for_silence_is_due_15_s_after_the_row(void **state)
 {
     int64_t began_ms;
     struct rig r;
@@ -1325,7 +1325,7 @@ static void test_silence_is_due_15_s_after_the_row(void **state)
 }
 
 /* The wait begins when the letter is committed, and not when the row comes. */
-static void test_a_row_behind_a_letter_waits_for_the_broker_too(void **state)
+static void test_silence_about_a_row_behind_a_dead_letter_ends_the_lease(void **state)
 {
     struct rig r;
 
@@ -1397,7 +1397,7 @@ static void test_a_drain_waits_for_what_is_out(void **state)
     outbox_deinit(&r.o);
 }
 
-static void test_a_batch_whose_first_number_is_0_is_completed(void **state)
+static void test_a_batch_whose_first_seq_is_0_is_completed(void **state)
 {
     struct rig r;
 
@@ -1427,7 +1427,7 @@ static void test_a_lease_that_is_lost_at_once_is_not_logged_as_held(void **state
 }
 
 /* The next relay has its own connection to the broker. */
-static void test_the_brokers_error_ends_with_the_lease(void **state)
+static void test_the_brokers_error_is_forgotten_with_the_lease(void **state)
 {
     struct rig r;
 
@@ -1958,7 +1958,7 @@ static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
 }
 
 /* The sender cannot encode it for the broker. */
-static void test_a_row_that_cannot_be_encoded_is_a_letter(void **state)
+static void test_a_row_that_cannot_be_encoded_becomes_a_dead_letter(void **state)
 {
     struct outbox_action a;
     struct rig r;
@@ -2068,7 +2068,7 @@ static void test_the_position_is_written_at_intervals(void **state)
     outbox_deinit(&r.o);
 }
 
-static void test_each_read_begins_behind_the_one_before(void **state)
+static void test_each_read_begins_after_the_previous_one(void **state)
 {
     struct outbox_action a;
     struct rig r;
@@ -2100,7 +2100,7 @@ static void test_each_read_begins_behind_the_one_before(void **state)
 }
 
 /* Rows in memory are bounded in number and in bytes. */
-static void test_reading_stops_while_the_rows_in_memory_are_full(void **state)
+static void test_reading_stops_while_too_many_rows_are_in_memory(void **state)
 {
     static const struct {
         int n_rows;
@@ -2237,7 +2237,7 @@ static void answer_as(struct rig *r, enum outbox_action_kind kind, enum outbox_a
 
 /* Over one row in flight. Other codes are not about a message: it is sent again, a second later or at once on a new
  * connection. */
-static void test_each_code_of_a_closed_channel_has_its_end(void **state)
+static void test_each_code_of_a_closed_channel_has_its_consequence(void **state)
 {
     static const struct {
         int code;
@@ -2290,7 +2290,7 @@ static void test_each_code_of_a_closed_channel_has_its_end(void **state)
 }
 
 /* The server does not know the batch, or there is no position: the relay renews its lease and begins there. */
-static void test_a_restart_forgets_the_rows_and_reads_after_100_ms(void **state)
+static void test_a_restart_forgets_the_rows_and_reads_again_after_100_ms(void **state)
 {
     static const enum outbox_action_kind kinds[] = {OUTBOX_READ, OUTBOX_WRITE};
 
@@ -2353,7 +2353,7 @@ static void test_parked_rows_stay_in_memory_while_one_is_being_deleted(void **st
 }
 
 /* Only a committed letter completes its row. */
-static void test_a_letter_that_is_not_committed_is_written_again(void **state)
+static void test_a_dead_letter_that_is_not_committed_is_written_again(void **state)
 {
     struct rig r;
 
@@ -2432,7 +2432,7 @@ static void test_a_new_lease_does_not_wait_for_the_questions_of_the_former_one(v
     }
 }
 
-static void test_an_answer_that_the_lease_is_lost_ends_its_work(void **state)
+static void test_an_answer_that_the_lease_is_lost_ends_the_relays_work(void **state)
 {
     static const struct {
         enum outbox_action_kind kind;
@@ -2529,7 +2529,7 @@ static void test_turns_come_at_once_while_there_is_more(void **state)
 }
 
 /* The other virtual host's broker may have the same name. */
-static void test_each_connection_asks_whose_the_outbox_is(void **state)
+static void test_each_connection_asks_which_virtual_host_owns_the_outbox(void **state)
 {
     struct outbox_action a;
     struct rig r;
@@ -2621,10 +2621,10 @@ int main(void)
         cmocka_unit_test(test_a_nack_is_an_answer_and_the_lease_stays),
         cmocka_unit_test(test_a_drain_waits_for_what_is_out),
         cmocka_unit_test(test_a_drain_ignores_the_read_in_flight),
-        cmocka_unit_test(test_a_letter_that_is_not_committed_is_written_again),
-        cmocka_unit_test(test_a_batch_whose_first_number_is_0_is_completed),
+        cmocka_unit_test(test_a_dead_letter_that_is_not_committed_is_written_again),
+        cmocka_unit_test(test_a_batch_whose_first_seq_is_0_is_completed),
         cmocka_unit_test(test_a_lease_that_is_lost_at_once_is_not_logged_as_held),
-        cmocka_unit_test(test_the_brokers_error_ends_with_the_lease),
+        cmocka_unit_test(test_the_brokers_error_is_forgotten_with_the_lease),
         cmocka_unit_test(test_a_pause_lets_rows_in_flight_end_and_gives_the_lease_up),
         cmocka_unit_test(test_the_poll_grows_while_nothing_comes),
         cmocka_unit_test(test_a_look_that_finds_that_something_ended_is_a_poll),
@@ -2637,39 +2637,39 @@ int main(void)
         cmocka_unit_test(test_the_wait_after_a_nack_doubles_until_something_passes),
         cmocka_unit_test(test_a_full_queue_gets_what_its_consumer_takes),
         cmocka_unit_test(test_an_answer_to_what_is_forgotten_is_of_no_use),
-        cmocka_unit_test(test_a_row_that_cannot_be_encoded_is_a_letter),
+        cmocka_unit_test(test_a_row_that_cannot_be_encoded_becomes_a_dead_letter),
         cmocka_unit_test(test_new_rows_do_not_hide_that_the_broker_is_silent),
         cmocka_unit_test(test_each_question_is_asked_again_on_a_new_connection),
-        cmocka_unit_test(test_a_row_is_given_up_after_three_connections_alone),
-        cmocka_unit_test(test_a_parked_row_waits_for_the_broker_too),
-        cmocka_unit_test(test_a_parked_row_behind_a_letter_waits_for_the_broker_too),
+        cmocka_unit_test(test_a_row_is_given_up_after_it_closes_three_connections_alone),
+        cmocka_unit_test(test_silence_about_a_parked_row_ends_the_lease),
+        cmocka_unit_test(test_silence_about_a_parked_row_behind_a_dead_letter_ends_the_lease),
         cmocka_unit_test(test_a_nack_is_logged_with_the_exchange_and_the_key),
-        cmocka_unit_test(test_the_second_of_two_that_closes_the_connection_is_found),
+        cmocka_unit_test(test_the_second_of_two_rows_is_found_if_it_closes_the_connection),
         cmocka_unit_test(test_the_position_may_be_in_an_earlier_batch),
-        cmocka_unit_test(test_silence_is_due_15_s_after_the_row),
-        cmocka_unit_test(test_a_row_behind_a_letter_waits_for_the_broker_too),
+        cmocka_unit_test(test_the_check_for_silence_is_due_15_s_after_the_row),
+        cmocka_unit_test(test_silence_about_a_row_behind_a_dead_letter_ends_the_lease),
         cmocka_unit_test(test_batches_that_are_done_are_dropped),
-        cmocka_unit_test(test_each_read_begins_behind_the_one_before),
+        cmocka_unit_test(test_each_read_begins_after_the_previous_one),
         cmocka_unit_test(test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_other),
-        cmocka_unit_test(test_an_exchange_that_opens_without_a_confirm_may_be_refused_three_times_again),
+        cmocka_unit_test(test_an_exchange_that_reopens_without_a_confirm_stops_again_at_the_third_refusal),
         cmocka_unit_test(test_the_interval_between_polls_has_a_bound),
-        cmocka_unit_test(test_each_code_of_a_closed_channel_has_its_end),
-        cmocka_unit_test(test_a_restart_forgets_the_rows_and_reads_after_100_ms),
+        cmocka_unit_test(test_each_code_of_a_closed_channel_has_its_consequence),
+        cmocka_unit_test(test_a_restart_forgets_the_rows_and_reads_again_after_100_ms),
         cmocka_unit_test(test_parked_rows_stay_in_memory_while_one_is_being_deleted),
         cmocka_unit_test(test_a_lasting_fault_is_logged_once_a_minute),
         cmocka_unit_test(test_dead_letters_are_written_together_within_bounds),
         cmocka_unit_test(test_the_position_is_written_at_intervals),
-        cmocka_unit_test(test_reading_stops_while_the_rows_in_memory_are_full),
+        cmocka_unit_test(test_reading_stops_while_too_many_rows_are_in_memory),
         cmocka_unit_test(test_a_question_that_failed_is_asked_again_a_second_later),
         cmocka_unit_test(test_a_new_lease_does_not_wait_for_the_questions_of_the_former_one),
-        cmocka_unit_test(test_an_answer_that_the_lease_is_lost_ends_its_work),
+        cmocka_unit_test(test_an_answer_that_the_lease_is_lost_ends_the_relays_work),
         cmocka_unit_test(test_an_answer_to_a_question_of_the_former_lease_is_ignored),
         cmocka_unit_test(test_a_restored_dump_is_prepared_before_anything_else),
         cmocka_unit_test(test_turns_come_at_once_while_there_is_more),
-        cmocka_unit_test(test_each_connection_asks_whose_the_outbox_is),
+        cmocka_unit_test(test_each_connection_asks_which_virtual_host_owns_the_outbox),
         cmocka_unit_test(test_a_hint_during_a_poll_leads_to_another_one_soon),
-        cmocka_unit_test(test_nothing_goes_beside_a_row_to_an_unproven_exchange),
-        cmocka_unit_test(test_the_lag_of_a_confirmed_row_is_counted),
+        cmocka_unit_test(test_no_row_is_in_flight_beside_one_to_an_unproven_exchange),
+        cmocka_unit_test(test_the_lag_of_a_confirmed_row_is_measured),
         cmocka_unit_test(test_a_stopped_exchange_is_logged_with_the_brokers_reason),
         cmocka_unit_test(test_an_empty_page_of_parked_rows_is_read_again_a_millisecond_later),
     };

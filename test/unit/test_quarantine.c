@@ -69,7 +69,7 @@ static void test_messages_with_one_crash_or_two_takeovers_go_in_a_group(void **s
 }
 
 /* Otherwise it would never leave that place. */
-static void test_a_message_with_a_place_of_its_own_opens_no_group(void **state)
+static void test_a_message_quarantined_alone_opens_no_group(void **state)
 {
     struct bed *b = bed_of();
     struct delivery *d = deliver(b, 1, 1, 0);
@@ -135,7 +135,7 @@ static void test_a_group_takes_messages_of_one_kind_until_it_is_sent(void **stat
     }
 }
 
-static void test_a_group_has_at_most_eight_messages_and_its_cap(void **state)
+static void test_a_group_has_at_most_eight_messages_or_its_cap(void **state)
 {
     static const int caps[] = {0, 3, 9};
 
@@ -182,7 +182,7 @@ static void test_the_next_member_is_the_first_wanted_claim_that_fits(void **stat
     end(b);
 }
 
-static void test_the_last_member_ends_the_place_of_its_group(void **state)
+static void test_the_last_member_to_leave_ends_the_quarantine_of_its_group(void **state)
 {
     struct bed *b = bed_of();
     struct delivery *first = open_group(b), *second = deliver(b, 1, 1, 0), *other = deliver(b, 2, 1, 0);
@@ -202,7 +202,7 @@ static void test_the_last_member_ends_the_place_of_its_group(void **state)
 }
 
 /* Owners tell deliveries, groups and queues apart. */
-static void test_each_owner_of_the_place_is_unique(void **state)
+static void test_owners_of_quarantine_are_unique(void **state)
 {
     struct bed *b = bed_of();
     struct delivery *d = deliver(b, 1, 1, 0), *other = deliver(b, 2, 2, 0);
@@ -221,7 +221,7 @@ static void test_each_owner_of_the_place_is_unique(void **state)
 }
 
 /* A message that has a slot already joins the group, opens one, or finds the place taken. */
-static void test_a_claimed_message_finds_a_place(void **state)
+static void test_a_claimed_message_joins_or_opens_a_group(void **state)
 {
     static const struct {
         bool has_group, is_sent, is_busy;
@@ -256,14 +256,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages_with_one_crash_or_two_takeovers_go_in_a_group),
-        cmocka_unit_test(test_a_message_with_a_place_of_its_own_opens_no_group),
+        cmocka_unit_test(test_a_message_quarantined_alone_opens_no_group),
         cmocka_unit_test(test_there_is_one_group_at_a_time),
         cmocka_unit_test(test_a_group_takes_messages_of_one_kind_until_it_is_sent),
-        cmocka_unit_test(test_a_group_has_at_most_eight_messages_and_its_cap),
+        cmocka_unit_test(test_a_group_has_at_most_eight_messages_or_its_cap),
         cmocka_unit_test(test_the_next_member_is_the_first_wanted_claim_that_fits),
-        cmocka_unit_test(test_the_last_member_ends_the_place_of_its_group),
-        cmocka_unit_test(test_each_owner_of_the_place_is_unique),
-        cmocka_unit_test(test_a_claimed_message_finds_a_place),
+        cmocka_unit_test(test_the_last_member_to_leave_ends_the_quarantine_of_its_group),
+        cmocka_unit_test(test_owners_of_quarantine_are_unique),
+        cmocka_unit_test(test_a_claimed_message_joins_or_opens_a_group),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1126,7 +1126,7 @@ static void test_the_messages_due_last_make_room(void **state)
 }
 
 /* Once a pause of this replica has lasted for pause_hold, another one gets the messages. */
-static void test_a_pause_leaves_messages_to_others_after_pause_hold(void **state)
+static void test_a_pause_leaves_messages_to_other_replicas_after_pause_hold(void **state)
 {
     static const struct {
         int64_t paused_ms;
@@ -1159,7 +1159,7 @@ static void test_a_pause_leaves_messages_to_others_after_pause_hold(void **state
 
 /* A refused permission concerns the whole queue: a message that only its claim could revive is claimed for its letter
  * at once, although the application is down. */
-static void test_a_refused_permission_lets_other_messages_be_stored(void **state)
+static void test_a_refused_permission_dead_letters_other_messages_near_their_limit(void **state)
 {
     struct queue_rules rules = bed_rules();
 
@@ -1196,7 +1196,7 @@ static void test_a_refused_permission_lets_other_messages_be_stored(void **state
 }
 
 /* A drain does not wait for messages whose acks, rejects or returns would come later. */
-static void test_a_drain_ends_waits_for_the_broker(void **state)
+static void test_a_drain_rejects_and_requeues_without_waiting(void **state)
 {
     struct queue_rules rules = bed_rules();
 
@@ -1259,7 +1259,7 @@ static void test_the_end_of_a_drain_requeues_no_completed_message(void **state)
 /* --- too large --- */
 
 /* A reject of a body that never fits has no letter, so it circles without being called dead. */
-static void test_a_body_that_never_fits_circles_once_a_round(void **state)
+static void test_a_rejected_body_that_never_fits_waits_between_rounds(void **state)
 {
     struct queue_rules rules = bed_rules();
 
@@ -1308,7 +1308,7 @@ static void test_the_owner_of_a_lock_is_asked_for_after_a_window(void **state)
 }
 
 /* Full slots raise the limit only while another message wants one. */
-static void test_the_limit_grows_while_messages_want_a_slot(void **state)
+static void test_the_limit_grows_only_while_messages_want_a_slot(void **state)
 {
     for (int wants = 0; wants < 2; wants++) {
         struct bed *b = bed_of();
@@ -1374,7 +1374,7 @@ static void test_a_queue_with_many_parked_messages_pauses(void **state)
     }
 }
 
-static void test_the_line_about_parked_messages_names_the_commonest_error(void **state)
+static void test_the_line_about_parked_messages_names_the_most_frequent_error(void **state)
 {
     for (int fails = 0; fails < 2; fails++) {
         struct queue_rules rules = bed_rules();
@@ -1657,7 +1657,7 @@ static struct delivery *revocation_is_locked(struct bed *b)
 
 /* A delivery that only waits is requeued, and so is one whose row an application keeps locked. An outcome that only
  * has to be written stays, since its loss could repeat an effect. */
-static void test_deliveries_that_only_wait_are_returned_after_max_hold(void **state)
+static void test_deliveries_that_only_wait_are_requeued_after_max_hold(void **state)
 {
     static const struct {
         const char *name;
@@ -1784,20 +1784,20 @@ int main(void)
         cmocka_unit_test(test_letters_behind_many_large_ones_are_written),
         cmocka_unit_test(test_a_standby_may_consume_and_a_paused_queue_may_not),
         cmocka_unit_test(test_the_messages_due_last_make_room),
-        cmocka_unit_test(test_a_pause_leaves_messages_to_others_after_pause_hold),
-        cmocka_unit_test(test_a_refused_permission_lets_other_messages_be_stored),
-        cmocka_unit_test(test_a_drain_ends_waits_for_the_broker),
+        cmocka_unit_test(test_a_pause_leaves_messages_to_other_replicas_after_pause_hold),
+        cmocka_unit_test(test_a_refused_permission_dead_letters_other_messages_near_their_limit),
+        cmocka_unit_test(test_a_drain_rejects_and_requeues_without_waiting),
         cmocka_unit_test(test_the_end_of_a_drain_requeues_no_completed_message),
-        cmocka_unit_test(test_a_body_that_never_fits_circles_once_a_round),
+        cmocka_unit_test(test_a_rejected_body_that_never_fits_waits_between_rounds),
         cmocka_unit_test(test_the_owner_of_a_lock_is_asked_for_after_a_window),
-        cmocka_unit_test(test_the_limit_grows_while_messages_want_a_slot),
+        cmocka_unit_test(test_the_limit_grows_only_while_messages_want_a_slot),
         cmocka_unit_test(test_a_queue_with_many_parked_messages_pauses),
-        cmocka_unit_test(test_the_line_about_parked_messages_names_the_commonest_error),
+        cmocka_unit_test(test_the_line_about_parked_messages_names_the_most_frequent_error),
         cmocka_unit_test(test_a_queue_with_full_memory_resumes_with_room_for_the_largest),
         cmocka_unit_test(test_short_pauses_are_not_logged),
         cmocka_unit_test(test_a_slow_application_pauses_its_queue_while_messages_wait),
         cmocka_unit_test(test_a_database_that_is_down_for_a_second_pauses_the_queue),
-        cmocka_unit_test(test_deliveries_that_only_wait_are_returned_after_max_hold),
+        cmocka_unit_test(test_deliveries_that_only_wait_are_requeued_after_max_hold),
         cmocka_unit_test(test_a_drain_is_logged_once_with_its_time),
     };
 

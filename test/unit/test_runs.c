@@ -613,7 +613,7 @@ static void test_runs_of_two_keys_go_to_two_free_slots(void **state)
     }
 }
 
-static void test_the_second_of_a_run_is_the_first_when_the_first_is_completed(void **state)
+static void test_the_second_message_of_a_run_leads_when_the_first_is_completed(void **state)
 {
     struct world *w = world(true);
 
@@ -648,7 +648,7 @@ int main(void)
         cmocka_unit_test(test_a_run_that_was_not_sent_ends_with_its_channel),
         cmocka_unit_test(test_a_run_that_failed_as_a_whole_goes_in_smaller_ones),
         cmocka_unit_test(test_runs_of_two_keys_go_to_two_free_slots),
-        cmocka_unit_test(test_the_second_of_a_run_is_the_first_when_the_first_is_completed),
+        cmocka_unit_test(test_the_second_message_of_a_run_leads_when_the_first_is_completed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -471,7 +471,7 @@ static void test_a_kept_answer_is_void_when_the_token_is(void **state)
     bed_end(b);
 }
 
-static void test_a_kept_answer_ends_with_its_queue(void **state)
+static void test_a_kept_answer_is_freed_with_its_queue(void **state)
 {
     struct bed *b = bed_of(false);
     struct delivery *d = bed_sent(b, "m", 1);
@@ -624,7 +624,7 @@ static void test_a_parked_message_is_logged_with_its_reason(void **state)
     bed_end(b);
 }
 
-static void test_a_parked_message_is_logged_with_200_bytes(void **state)
+static void test_the_text_of_a_parked_message_is_cut_at_200_bytes(void **state)
 {
     char owner[202];
 
@@ -682,7 +682,7 @@ static void test_the_rows_error_is_kept(void **state)
 }
 
 /* The broker would drop the message after the next deliveries, and its queue does not take a copy. */
-static void test_a_message_near_its_limit_is_a_dead_letter_with_the_reason(void **state)
+static void test_a_message_near_its_limit_becomes_a_dead_letter_with_the_reason(void **state)
 {
     static const struct {
         int count;
@@ -1297,7 +1297,7 @@ static void test_a_message_without_attempts_dies_when_only_its_key_waits(void **
 }
 
 /* The other message can be tried, and would show that the application has recovered. */
-static void test_a_message_without_attempts_waits_while_another_can_be_tried(void **state)
+static void test_a_message_without_attempts_left_waits_while_another_can_be_tried(void **state)
 {
     static const struct {
         struct row other;
@@ -1438,7 +1438,7 @@ static void test_a_copy_that_follows_is_a_duplicate(void **state)
 
 /* --- crashes --- */
 
-static void test_the_first_crash_in_company_is_logged(void **state)
+static void test_the_first_crash_beside_other_requests_is_logged(void **state)
 {
     for (int crashes = 0; crashes < 3; crashes++) {
         struct bed *b = bed_of(true);
@@ -1496,7 +1496,7 @@ static void test_a_crash_during_the_wait_for_a_commit_is_counted_and_not_charged
 }
 
 /* The application may have been down, so a message alone is charged at growing intervals only. */
-static void test_an_unproven_crash_is_charged_rarely(void **state)
+static void test_an_unproven_crash_is_charged_at_growing_intervals(void **state)
 {
     enum { WAIT_MS = 300000 };
     static const struct {
@@ -1573,7 +1573,7 @@ static void test_a_message_that_is_given_up_keeps_its_last_error(void **state)
 }
 
 /* Whether a former letter was written is no question of a later attempt, which the row was claimed for. */
-static void test_a_letter_of_a_later_attempt_is_not_looked_for(void **state)
+static void test_a_later_attempt_does_not_look_for_an_earlier_dead_letter(void **state)
 {
     struct bed *b = bed_of(true);
     struct delivery *d = ask(b, OP_DEAD_LETTER);
@@ -1704,7 +1704,7 @@ static void test_a_message_leaves_near_its_limit_if_it_can_be_stored(void **stat
 }
 
 /* The tries to publish are no waits for the row. */
-static void test_the_row_of_a_message_that_is_not_renewed_is_read_at_short_intervals(void **state)
+static void test_failed_publishes_do_not_lengthen_the_wait_for_the_row(void **state)
 {
     static const enum publication ends[] = {PUBLICATION_REFUSED, PUBLICATION_FORBIDDEN};
 
@@ -1763,7 +1763,7 @@ static void send_pair(struct bed *b, struct delivery *pair[2])
 }
 
 /* A failure beside a completed message is not counted. Messages that are not charged count as one failed request. */
-static void test_a_failure_in_company_counts_for_the_breaker(void **state)
+static void test_failures_of_one_request_count_for_the_breaker(void **state)
 {
     static const struct {
         enum row_answer rows[2];
@@ -1915,7 +1915,7 @@ static void test_a_row_for_another_operation_is_ignored(void **state)
 }
 
 /* Partitions with batches conclude from another message's success that a refused one may be at fault itself. */
-static void test_each_answer_2xx_is_a_success_of_the_application(void **state)
+static void test_each_2xx_answer_is_a_success_of_the_application(void **state)
 {
     static const struct {
         enum answer_kind kind;
@@ -1976,7 +1976,7 @@ static void test_the_text_of_the_limit_names_why_no_copy_is_published(void **sta
     }
 }
 
-static void test_a_copy_with_another_body_tells_both_fingerprints(void **state)
+static void test_the_text_of_a_mismatch_names_both_fingerprints(void **state)
 {
     struct bed *b = bed_of(true);
     struct delivery *d = bed_sent(b, "m", 1), *copy;
@@ -2033,7 +2033,7 @@ static void test_the_text_of_an_answer_is_kept_beside_its_brief(void **state)
     }
 }
 
-static void test_an_answer_is_stored_up_to_its_bound(void **state)
+static void test_an_answer_above_its_bound_is_not_stored(void **state)
 {
     static const struct {
         int status;
@@ -2066,7 +2066,7 @@ static void test_an_answer_is_stored_up_to_its_bound(void **state)
 /* --- the last attempt --- */
 
 /* The next claim finds the attempts used up, so it does not wait. */
-static void test_a_failed_last_attempt_waits_for_nothing(void **state)
+static void test_a_failed_last_attempt_does_not_wait(void **state)
 {
     static const struct {
         int attempt;
@@ -2096,7 +2096,7 @@ static void test_a_failed_last_attempt_waits_for_nothing(void **state)
 }
 
 /* The limiter gets one bad mark per request, whatever its number of messages. */
-static void test_an_unanswered_request_is_one_bad_mark(void **state)
+static void test_an_unanswered_request_counts_once_for_the_limiter(void **state)
 {
     struct queue_rules r = rules_of_pairs();
     struct bed *b = bed_new(&r, KIND_QUORUM);
@@ -2122,7 +2122,7 @@ static void test_an_unanswered_request_is_one_bad_mark(void **state)
 /* --- the circuit breaker --- */
 
 /* Everything fails, so a message that was to die is released, unless an operator gave it up. */
-static void test_the_breaker_spares_messages_that_were_to_die(void **state)
+static void test_the_breaker_spares_messages_that_were_to_be_dead_lettered(void **state)
 {
     for (int given_up = 0; given_up < 2; given_up++) {
         struct queue_rules r = rules_of(true);
@@ -2153,7 +2153,7 @@ static void test_the_breaker_spares_messages_that_were_to_die(void **state)
 }
 
 /* A message on hold takes no trial of the breaker from others, until an operator gives it up. */
-static void test_a_message_on_hold_takes_no_trial(void **state)
+static void test_a_message_on_hold_uses_no_attempt_of_the_breaker(void **state)
 {
     for (int k = 0; k < 3; k++) { /* breaker off; on; on, and given up */
         struct bed *b = bed_of(true);
@@ -2176,7 +2176,7 @@ static void test_a_message_on_hold_takes_no_trial(void **state)
 }
 
 /* A copy that cannot be published for a while is replaced by a letter. A drain keeps trying. */
-static void test_a_message_with_a_copy_to_publish_leaves_when_that_fails(void **state)
+static void test_a_message_whose_copy_cannot_be_published_becomes_a_dead_letter(void **state)
 {
     static const struct {
         enum operation op;
@@ -2306,7 +2306,7 @@ static void test_a_row_after_the_loss_of_the_channel_ends_the_delivery(void **st
 /* --- successes --- */
 
 /* Only a request on probation that was sent while everything fails shows that the application has recovered. */
-static void test_a_success_ends_what_it_disproves(void **state)
+static void test_a_success_resets_the_breaker_if_it_shows_a_recovery(void **state)
 {
     static const struct {
         bool on, probation, before, is_bad;
@@ -2337,7 +2337,7 @@ static void test_a_success_ends_what_it_disproves(void **state)
 }
 
 /* Many waiting messages would keep others from arriving: those that circle wait for a second at most. */
-static void test_a_dead_message_circles_faster_in_a_crowd(void **state)
+static void test_a_dead_message_circles_faster_while_many_messages_wait(void **state)
 {
     static const struct {
         int max_parked;
@@ -2450,7 +2450,7 @@ static void test_the_text_of_a_refusal_is_cut(void **state)
 
 /* --- consequences --- */
 
-static void test_a_refusal_without_a_text_has_one(void **state)
+static void test_a_refusal_without_a_text_gets_a_default_text(void **state)
 {
     struct bed *b = bed_of(true);
     struct delivery *d = bed_deliver(b, "m");
@@ -2493,7 +2493,7 @@ static void test_all_copies_are_acked_with_their_leader(void **state)
 }
 
 /* A body that did not fit is requeued once it fits, and in the pause before that it waits. */
-static void test_a_body_is_requeued_once_it_fits(void **state)
+static void test_a_message_is_requeued_once_its_body_fits(void **state)
 {
     static const struct {
         size_t held, n_bytes;
@@ -2529,7 +2529,7 @@ static void test_a_body_is_requeued_once_it_fits(void **state)
 }
 
 /* The next claim decides again, so the message may be renewed near its limit. */
-static void test_a_letter_that_was_not_written_is_forgotten(void **state)
+static void test_a_dead_letter_that_was_not_written_is_forgotten(void **state)
 {
     struct bed *b = bed_of(true);
     struct delivery *d = bed_deliver(b, "m");
@@ -2570,9 +2570,9 @@ int main(void)
         cmocka_unit_test(test_each_answer_to_a_claim_has_its_step),
         cmocka_unit_test(test_a_claim_tells_the_row_to_the_delivery),
         cmocka_unit_test(test_a_parked_message_is_logged_with_its_reason),
-        cmocka_unit_test(test_a_parked_message_is_logged_with_200_bytes),
+        cmocka_unit_test(test_the_text_of_a_parked_message_is_cut_at_200_bytes),
         cmocka_unit_test(test_the_rows_error_is_kept),
-        cmocka_unit_test(test_a_message_near_its_limit_is_a_dead_letter_with_the_reason),
+        cmocka_unit_test(test_a_message_near_its_limit_becomes_a_dead_letter_with_the_reason),
         cmocka_unit_test(test_the_share_of_duplicates_is_averaged),
         cmocka_unit_test(test_max_age_is_applied_to_a_claim),
         cmocka_unit_test(test_attempts_that_are_used_up_are_a_dead_letter),
@@ -2587,45 +2587,45 @@ int main(void)
         cmocka_unit_test(test_a_circling_death_waits_for_the_breaker),
         cmocka_unit_test(test_a_message_without_attempts_waits_for_the_breaker),
         cmocka_unit_test(test_a_message_without_attempts_dies_when_only_its_key_waits),
-        cmocka_unit_test(test_a_message_without_attempts_waits_while_another_can_be_tried),
+        cmocka_unit_test(test_a_message_without_attempts_left_waits_while_another_can_be_tried),
         cmocka_unit_test(test_a_claimed_row_with_crashes_is_sent_alone_or_released),
         cmocka_unit_test(test_a_mismatch_is_a_dead_letter_or_a_duplicate),
         cmocka_unit_test(test_a_completed_row_contradicts_a_failure),
         cmocka_unit_test(test_a_completed_row_does_not_contradict_the_end_of_its_window),
         cmocka_unit_test(test_a_copy_that_follows_is_a_duplicate),
-        cmocka_unit_test(test_the_first_crash_in_company_is_logged),
+        cmocka_unit_test(test_the_first_crash_beside_other_requests_is_logged),
         cmocka_unit_test(test_a_crash_during_the_wait_for_a_commit_is_counted_and_not_charged),
         cmocka_unit_test(test_a_message_that_is_given_up_keeps_its_last_error),
-        cmocka_unit_test(test_a_letter_of_a_later_attempt_is_not_looked_for),
+        cmocka_unit_test(test_a_later_attempt_does_not_look_for_an_earlier_dead_letter),
         cmocka_unit_test(test_a_message_stored_near_its_limit_has_that_reason),
         cmocka_unit_test(test_a_message_leaves_near_its_limit_if_it_can_be_stored),
-        cmocka_unit_test(test_a_kept_answer_ends_with_its_queue),
-        cmocka_unit_test(test_a_failure_in_company_counts_for_the_breaker),
+        cmocka_unit_test(test_a_kept_answer_is_freed_with_its_queue),
+        cmocka_unit_test(test_failures_of_one_request_count_for_the_breaker),
         cmocka_unit_test(test_a_quarantined_group_waits_for_its_claims),
         cmocka_unit_test(test_a_copy_with_another_body_differs_from_a_known_row),
         cmocka_unit_test(test_a_row_for_another_operation_is_ignored),
-        cmocka_unit_test(test_each_answer_2xx_is_a_success_of_the_application),
+        cmocka_unit_test(test_each_2xx_answer_is_a_success_of_the_application),
         cmocka_unit_test(test_the_text_of_the_limit_names_why_no_copy_is_published),
-        cmocka_unit_test(test_a_copy_with_another_body_tells_both_fingerprints),
+        cmocka_unit_test(test_the_text_of_a_mismatch_names_both_fingerprints),
         cmocka_unit_test(test_the_text_of_an_answer_is_kept_beside_its_brief),
-        cmocka_unit_test(test_an_answer_is_stored_up_to_its_bound),
-        cmocka_unit_test(test_a_failed_last_attempt_waits_for_nothing),
-        cmocka_unit_test(test_an_unanswered_request_is_one_bad_mark),
-        cmocka_unit_test(test_the_breaker_spares_messages_that_were_to_die),
-        cmocka_unit_test(test_a_message_on_hold_takes_no_trial),
-        cmocka_unit_test(test_an_unproven_crash_is_charged_rarely),
-        cmocka_unit_test(test_the_row_of_a_message_that_is_not_renewed_is_read_at_short_intervals),
-        cmocka_unit_test(test_a_message_with_a_copy_to_publish_leaves_when_that_fails),
+        cmocka_unit_test(test_an_answer_above_its_bound_is_not_stored),
+        cmocka_unit_test(test_a_failed_last_attempt_does_not_wait),
+        cmocka_unit_test(test_an_unanswered_request_counts_once_for_the_limiter),
+        cmocka_unit_test(test_the_breaker_spares_messages_that_were_to_be_dead_lettered),
+        cmocka_unit_test(test_a_message_on_hold_uses_no_attempt_of_the_breaker),
+        cmocka_unit_test(test_an_unproven_crash_is_charged_at_growing_intervals),
+        cmocka_unit_test(test_failed_publishes_do_not_lengthen_the_wait_for_the_row),
+        cmocka_unit_test(test_a_message_whose_copy_cannot_be_published_becomes_a_dead_letter),
         cmocka_unit_test(test_a_released_delivery_waits_or_is_requeued),
         cmocka_unit_test(test_a_row_after_the_loss_of_the_channel_ends_the_delivery),
-        cmocka_unit_test(test_a_success_ends_what_it_disproves),
-        cmocka_unit_test(test_a_dead_message_circles_faster_in_a_crowd),
+        cmocka_unit_test(test_a_success_resets_the_breaker_if_it_shows_a_recovery),
+        cmocka_unit_test(test_a_dead_message_circles_faster_while_many_messages_wait),
         cmocka_unit_test(test_a_refused_text_is_dropped),
         cmocka_unit_test(test_the_text_of_a_refusal_is_cut),
-        cmocka_unit_test(test_a_refusal_without_a_text_has_one),
+        cmocka_unit_test(test_a_refusal_without_a_text_gets_a_default_text),
         cmocka_unit_test(test_all_copies_are_acked_with_their_leader),
-        cmocka_unit_test(test_a_body_is_requeued_once_it_fits),
-        cmocka_unit_test(test_a_letter_that_was_not_written_is_forgotten),
+        cmocka_unit_test(test_a_message_is_requeued_once_its_body_fits),
+        cmocka_unit_test(test_a_dead_letter_that_was_not_written_is_forgotten),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
