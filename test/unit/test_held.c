@@ -391,6 +391,25 @@ static void test_the_age_of_a_queue_is_that_of_its_oldest_delivery(void **state)
     bed_end(b);
 }
 
+static void test_a_claim_that_was_not_looked_up_asks_for_lookups(void **state)
+{
+    for (int looked = 0; looked < 2; looked++) {
+        struct queue_rules rules = bed_rules();
+        struct bed *b = bed_new(&rules, KIND_QUORUM);
+        struct delivery *d = bed_deliver(b, "m");
+
+        assert_true(b->q.flow.looks_left);
+        d->claim->looked = looked;
+        b->q.flow.looks_left = false;
+        held_move(&b->q, b->now, d, OP_CLAIM, PHASE_WANTED, WAIT_NONE);
+        assert_int_equal(b->q.flow.looks_left, !looked);
+        b->q.flow.looks_left = false;
+        held_move(&b->q, b->now, d, OP_LOOK, PHASE_WANTED, WAIT_NONE);
+        assert_false(b->q.flow.looks_left);
+        bed_end(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -402,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_the_state_of_a_queue_is_the_first_that_applies),
         cmocka_unit_test(test_the_lower_limit_applies_with_its_reason),
         cmocka_unit_test(test_the_age_of_a_queue_is_that_of_its_oldest_delivery),
+        cmocka_unit_test(test_a_claim_that_was_not_looked_up_asks_for_lookups),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

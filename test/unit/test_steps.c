@@ -2546,6 +2546,26 @@ static void test_a_dead_letter_that_was_not_written_is_forgotten(void **state)
     bed_end(b);
 }
 
+/* Without the application's text for the log, and with it for the row. */
+static void test_the_last_error_is_kept_up_to_1024_bytes(void **state)
+{
+    static const char why[] = "too many attempts, and this is why there will not be another one";
+    struct bed *b = bed_of(true);
+    struct delivery *d = bed_deliver(b, "m");
+    char last[1100];
+    static const size_t lens[] = {1023, 1024, 1025};
+
+    memset(last, 'x', sizeof(last));
+    memcpy(last, "answered 500:", 13);
+    for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
+        error_text_set_last(d, why, (struct slice){last, lens[i]});
+        assert_int_equal(strlen(d->outcome.error), sizeof(why) - 1 + strlen("; last: answered 500"));
+        assert_int_equal(strlen(d->outcome.said),
+                         sizeof(why) - 1 + strlen("; last: ") + (lens[i] < 1024 ? lens[i] : 1024));
+    }
+    bed_end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2626,6 +2646,7 @@ int main(void)
         cmocka_unit_test(test_all_copies_are_acked_with_their_leader),
         cmocka_unit_test(test_a_message_is_requeued_once_its_body_fits),
         cmocka_unit_test(test_a_dead_letter_that_was_not_written_is_forgotten),
+        cmocka_unit_test(test_the_last_error_is_kept_up_to_1024_bytes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
