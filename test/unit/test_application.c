@@ -379,7 +379,7 @@ static void test_it_has_slots_only_while_it_is_available(void **state)
     }
 }
 
-/* First time at which a message may keep slots free beside a request in flight, asked each millisecond. */
+/* First time at which a message may keep slots free beside a request in flight, checked each millisecond. */
 static int64_t keeps_from_ms(struct application *a, int64_t now_ms)
 {
     while (application_take_place(a, now_ms, 7, false) == PLACE_BESIDE)
@@ -396,14 +396,15 @@ static void test_the_account_of_idle_slots_is_bounded(void **state)
     assert_int_equal(keeps_from_ms(&a, hour_ms), hour_ms); /* 2 s have been saved, not 6 minutes */
     application_leave_place(&a, hour_ms + 2500, 7);
     assert_int_equal(keeps_from_ms(&a, hour_ms + 2500), hour_ms + 2500 + 10 * 500 + 10);
-    application_leave_place(&a, 2 * hour_ms, 7); /* costs a window, not an hour */
+    application_leave_place(&a, 2 * hour_ms, 7); /* charged for a window, not an hour */
     assert_int_equal(keeps_from_ms(&a, 2 * hour_ms), 2 * hour_ms + 10 * 30000 + 10);
 }
 
 static void test_its_deadline_is_the_first_of_its_waits(void **state)
 {
     static const struct {
-        int64_t probe_ms, limit_ms, since_ms, until_ms; /* 0: none. of quarantine: waits since, joined from */
+        /* 0: none. since_ms: start of the wait for quarantine; until_ms: time from which others join it */
+        int64_t probe_ms, limit_ms, since_ms, until_ms;
         bool probe_sent;
         int64_t deadline_ms;
     } cases[] = {
@@ -474,7 +475,7 @@ static void test_all_messages_share_the_intervals_of_unproven_charges(void **sta
     assert_false(application_charges_unproven(&a, 16003, 5000));
     application_unreachable(&a, 16004, true);
     application_probe_sent(&a);
-    application_probed(&a, 16100, true, false, 0); /* refused before, so this shows that it is alive */
+    application_probed(&a, 16100, true, false, 0); /* refused before: the probe shows a recovery */
     assert_true(application_charges_unproven(&a, 16101, 5000));
 }
 
@@ -513,9 +514,9 @@ static void test_a_failing_ready_url_stops_requests_until_it_succeeds(void **sta
     application_probe_sent(&a);
     application_probed(&a, 10, true, false, 0);
     assert_int_equal(a.back_ms, 10);
-    assert_int_equal(a.probe.at_ms, 1010); /* while all is well once a second */
+    assert_int_equal(a.probe.at_ms, 1010); /* once a second while all is well */
     application_probe_sent(&a);
-    application_probed(&a, 1010, false, false, 45); /* answers an error */
+    application_probed(&a, 1010, false, false, 45); /* ready_url answers an error */
     assert_false(a.gone);
     assert_true(a.probe.failing);
     assert_false(a.refused);
@@ -524,7 +525,7 @@ static void test_a_failing_ready_url_stops_requests_until_it_succeeds(void **sta
     assert_int_equal(a.probe.at_ms, 1060);
     a.limiter.threshold = 3;
     application_probe_sent(&a);
-    application_probed(&a, 1060, false, true, 0); /* refuses the connection */
+    application_probed(&a, 1060, false, true, 0); /* the port is closed */
     assert_true(a.gone);
     assert_true(a.refused);
     assert_int_equal(a.probe.n_failures, 2);
@@ -607,7 +608,7 @@ static void test_no_slots_are_kept_free_while_nothing_can_be_sent(void **state)
         a.gone = i == 1;
         a.probe.failing = i == 2;
         a.limiter.wait_until_ms = i == 3 ? 21 : 20;
-        a.rules.has_ready_url = i == 4; /* which has not answered since a crash */
+        a.rules.has_ready_url = i == 4; /* ready_url has not answered since a crash */
         a.n_crashes = 1;
         assert_int_equal(application_take_place(&a, 20, 7, false), PLACE_WAIT);
         assert_int_equal(a.place.owner, i ? 0 : 7);

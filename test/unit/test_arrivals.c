@@ -162,7 +162,7 @@ static void test_a_redelivery_with_an_unknown_limit_is_logged_once(void **state)
     bed_end(b);
 }
 
-/* A letter of its own needs the body, so only a message that has it can be given up. */
+/* A dead letter needs the body, so a message without its body cannot be given up. */
 static void test_a_message_without_its_body_is_not_given_up_by_its_id(void **state)
 {
     struct queue_rules r = rules();
@@ -256,7 +256,7 @@ static void test_a_missing_queue_is_logged_once_until_it_is_consumed(void **stat
         assert_true(b->q.consumer.watch.no_queue);
         assert_int_equal(bed_n_told(b, EVENT_NO_QUEUE), 1);
     }
-    lose(b, 0); /* the connection, without a channel */
+    lose(b, 0); /* the whole connection is lost */
     assert_true(b->q.consumer.watch.no_queue);
     lose(b, 403);
     assert_false(b->q.consumer.watch.no_queue);
@@ -284,7 +284,7 @@ static void test_a_new_channel_has_a_new_consumer_and_an_unknown_depth(void **st
     bed_deliver(b, "m");
     b->q.consumer.former = 7;
     b->q.consumer.n_parked = 1;
-    queue_depth_asked(&b->q, b->now); /* never answered */
+    queue_depth_asked(&b->q, b->now); /* the broker never answers */
     bed_pass(b, 10);
     queue_depth_asked(&b->q, b->now);
     assert_int_equal(b->q.consumer.watch.asked_ms, b->now - 10);
@@ -348,7 +348,7 @@ static void test_questions_about_a_queue_of_unknown_kind(void **state)
 {
     static const struct {
         bool closed, received, starting;
-        int64_t started_ms, depth_of_ms, depth; /* started: so long ago; the depth: so long after the start */
+        int64_t started_ms, depth_of_ms, depth; /* time since the start; from the start to the depth */
         size_t n_due;
         enum queue_doubt doubt;
     } cases[] = {
@@ -362,7 +362,7 @@ static void test_questions_about_a_queue_of_unknown_kind(void **state)
         {.started_ms = 3000, .depth_of_ms = 1000, .depth = 1, .doubt = DOUBT_KIND},
         {.started_ms = 2000, .depth_of_ms = 1000, .depth = 5, .doubt = DOUBT_KIND},
         {.started_ms = 1999, .depth_of_ms = 1000, .depth = 5, .doubt = DOUBT_NONE},
-        /* more than half of max_parked waits */
+        /* more than half of max_parked messages wait */
         {.started_ms = 10, .received = true, .n_due = 500, .doubt = DOUBT_NONE},
         {.started_ms = 10, .received = true, .n_due = 501, .doubt = DOUBT_KIND},
         {.started_ms = 10, .received = true, .n_due = 501, .closed = true, .doubt = DOUBT_NONE},

@@ -633,7 +633,7 @@ static void the_bounds_of_numbers(void **state)
     }
 }
 
-/* Entries may have any order, and may name a member twice, of which the first counts. */
+/* If entries name a member twice, the first entry counts. */
 static void entries_in_any_order(void **state)
 {
     assert_named(&in_response,

@@ -20,7 +20,7 @@ struct world {
     struct database database;
     int64_t now, started; /* answers arrive at once until then, so that all messages are claimed */
     bool completed[MOST], dead[MOST];
-    char error[MOST][400], said[MOST][400]; /* of the latest end of an attempt */
+    char error[MOST][400], said[MOST][400]; /* at the end of the latest attempt */
     int attempts[MOST], caps[MOST], n_posts[MOST], crashes[MOST], takeovers[MOST];
     int64_t due[MOST];
     struct delivery *asked[4 * MOST]; /* at the database, which answers everything of a turn together */
@@ -36,7 +36,7 @@ struct world {
     int64_t database_until, due_step;
     int64_t extended_until; /* the application has extended the tokens, */
     int n_expired;          /* but not those of the messages below this number */
-    char result[MOST][40];  /* to be stored */
+    char result[MOST][40];  /* stored with the completion */
     char size_line[100];    /* the latest: size and reason */
     int n_size_lines, n_requests, n_failed, n_acked, sizes[1000];
     int (*status)(struct world *, const struct request *);
@@ -696,7 +696,7 @@ static void a_request_that_is_too_large_goes_in_halves(void **state)
     assert_string_equal(w->size_line, "50: a request was answered 413");
     end(w);
 
-    w = world_of(1, true, takes_ten); /* too large is not failed, for the circuit breaker */
+    w = world_of(1, true, takes_ten); /* the circuit breaker does not count a 413 */
     run(w, 100);
     for (int i = 1; i < N; i++)
         deliver(w, i, 0);
@@ -1187,7 +1187,7 @@ static void a_failure_of_a_member_whose_window_is_over_is_read(void **state)
     buf_deinit(&by_token);
 }
 
-/* The members that succeeded show that the application works, however many were named before them. */
+/* Members that succeed show that the application works, however many failures are named before them. */
 static void named_failures_beside_a_success_do_not_count(void **state)
 {
     struct world *w = world_of(0, false, answers_well);
@@ -1205,7 +1205,8 @@ static void named_failures_beside_a_success_do_not_count(void **state)
     end(w);
 }
 
-/* Of the halves of a failed request the first to fail shows the same bad message, the second another one. */
+/* The first half to fail contains the bad message of the whole request. A failure of the second half shows another
+ * bad message. */
 static void a_failed_request_counts_and_so_does_its_second_failed_half(void **state)
 {
     static const int sizes[] = {100, 50, 50}, counts[] = {1, 1, 2};
@@ -1213,7 +1214,7 @@ static void a_failed_request_counts_and_so_does_its_second_failed_half(void **st
 
     w->takes_time = true;
     for (int i = 0; i < 3; i++) {
-        while (w->n_requests < i + 2) /* the next one follows the answer */
+        while (w->n_requests < i + 2) /* the next request follows the answer */
             run(w, w->now + 1);
         assert_int_equal(w->sizes[i], sizes[i]);
         assert_int_equal(w->q.share->brake.n, counts[i]);
@@ -1221,7 +1222,7 @@ static void a_failed_request_counts_and_so_does_its_second_failed_half(void **st
     end(w);
 }
 
-/* Twice all members wait together, since the application may be overloaded. */
+/* After the first two refusals both messages wait together, since the application may be overloaded. */
 static void a_pair_that_is_refused_three_times_beside_successes_is_split(void **state)
 {
     static const int sizes[] = {2, 1, 2, 1, 2};
@@ -1286,7 +1287,7 @@ static void a_named_failure_has_its_status_wait_and_text(void **state)
 
 /* --- figures of a request --- */
 
-/* As many failed requests as can be in flight, and at least five, set the circuit breaker. */
+/* As many failed requests as can be in flight, but at least five, switch the circuit breaker on. */
 static void the_weight_of_a_failed_request(void **state)
 {
     static const int cases[][3] = {{20, 1, 4},  {20, 5, 4},  {20, 6, 4}, {20, 7, 3}, {20, 16, 2},
@@ -1381,7 +1382,7 @@ static void the_halves_of_the_latest_64_failed_requests_are_known(void **state)
     end(w);
 }
 
-/* The messages go in groups of 8, and then alone. */
+/* The messages are sent again in groups of 8, and then alone. */
 static void a_request_that_hangs_halves_the_size_once(void **state)
 {
     static const struct {
@@ -1407,7 +1408,7 @@ static void a_request_that_hangs_halves_the_size_once(void **state)
 
 static void a_request_ends_at_the_first_message_that_does_not_fit(void **state)
 {
-    static const size_t lengths[] = {0, 700000, 700000, 0}; /* base64 of one of them fits */
+    static const size_t lengths[] = {0, 700000, 700000, 0}; /* base64 of only one of them fits */
     struct world *w = world_of(0, true, answers_well);
 
     for (int m = 0; m < 4; m++)
@@ -1424,7 +1425,7 @@ static void reaching_the_configured_size_again_is_logged(void **state)
     struct world *w = world_of(0, true, answers_well);
     struct batch_size *size = &w->application.batch_size;
 
-    size->messages = 95; /* a tenth more is too many */
+    size->messages = 95; /* a tenth more exceeds the configured size */
     for (int m = 0; m < 96; m++)
         deliver(w, m, 0);
     run(w, 60000);
@@ -1464,7 +1465,7 @@ static void a_bad_answer_gives_its_reason_to_each_member(void **state)
     end(w);
 }
 
-/* 422 to an unknown form says nothing about the size. */
+/* A 422 to an unknown format says nothing about the size. */
 static void an_application_that_does_not_know_batches_keeps_the_size(void **state)
 {
     struct world *w = world(true, does_not_know_batches);
@@ -1476,7 +1477,7 @@ static void an_application_that_does_not_know_batches_keeps_the_size(void **stat
     end(w);
 }
 
-/* Refusals count in a row only. */
+/* Only consecutive refusals count. */
 static void another_answer_resets_the_count_of_refusals(void **state)
 {
     struct world *w = world_of(0, true, all_are_bad);

@@ -1,4 +1,4 @@
-/* The circuit breaker: what it counts, when it switches on and off, its attempts, and its text. */
+/* The circuit breaker: its counts, when it switches on and off, its attempts, and its text. */
 #include "cmocka_all.h"
 #include "fields.h"
 #include "onceward/core/brake.h"
@@ -13,7 +13,7 @@ static struct brake brake_of(int threshold)
     return b;
 }
 
-/* Counts the failure of another message. */
+/* Counts the failure of a message. */
 static bool failed(struct brake *b, uint64_t id, const char *text)
 {
     return brake_failed(b, 1000, &(struct brake_failure){.id = id, .text = text});
@@ -81,14 +81,14 @@ static void test_a_request_counts_with_its_weight(void **state)
     assert_int_equal(b.sum, 5);
 }
 
-/* A message without an id has a new identity with each delivery: its content tells it. */
+/* A message without an id has a new identity with each delivery, so its content identifies it. */
 static void test_a_redelivered_message_without_an_id_counts_once(void **state)
 {
     static const struct {
         uint64_t content;
         bool ended, again, counts;
     } cases[] = {
-        {70, true, true, false},  {71, true, true, true}, /* another content */
+        {70, true, true, false},  {71, true, true, true}, /* different content */
         {70, false, true, true},                          /* its delivery has not ended: another message */
         {70, true, false, true},                          /* never delivered before */
         {70, false, false, true},
@@ -229,7 +229,7 @@ static void test_its_text_names_the_most_frequent_error(void **state)
     struct brake b = brake_of(100);
     uint64_t id = 0;
 
-    for (size_t i = 0; i < BRAKE_TEXTS; i++) /* the last of them twice, which is the most */
+    for (size_t i = 0; i < BRAKE_TEXTS; i++) /* each text once, then the last one again */
         failed(&b, ++id, texts[i]);
     failed(&b, ++id, "f");
     for (int i = 0; i < 5; i++) /* the table is full */

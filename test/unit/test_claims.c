@@ -66,7 +66,7 @@ static void test_claims_ahead_of_free_slots(void **state)
         /* a limit of 1: each claim is a try */
         {1, 16, 128, 0, 1000, 1000, 1},
         {16, 1, 128, 0, 1000, 1000, 1},
-        /* with batches, of which the next one is claimed while all slots are taken */
+        /* with batches: the next one is claimed while all slots are taken */
         {2, 2, 32, 4, 0, 0, (2 + 1) * 4},
         {2, 2, 32, 4, 500, 1000, (2 + 2) * 4},
         {2, 2, 16, 4, 10000, 1000, (2 + 2) * 4},
@@ -212,7 +212,7 @@ static void test_claims_that_cannot_be_sent_soon_are_released(void **state)
 
 /* --- lookups --- */
 
-/* No slot is free, and the messages wait. */
+/* The application is down, so the messages wait. */
 static void test_a_waiting_message_is_looked_up_once(void **state)
 {
     struct bed *b = bed();
@@ -261,13 +261,13 @@ static void test_messages_whose_row_is_known_are_not_looked_up(void **state)
     }
 }
 
-/* In a queue of new messages a lookup is only a cost while claims go on. */
+/* Lookups in a queue of new messages only cost time while claims go on. */
 static void test_the_time_of_the_next_lookups(void **state)
 {
     static const struct {
         double duplicates;
         bool looks_left;
-        int64_t look_ms, claimed_ms, deadline_ms; /* from now on, and before it; 0: none */
+        int64_t look_ms, claimed_ms, deadline_ms; /* after, before and after now; deadline 0: none */
     } cases[] = {
         {0.5, true, 50, 10, 50},
         {0.5, true, 1, 10, 1},
@@ -419,7 +419,7 @@ static void test_a_claimed_message_is_sent_when_a_slot_is_free(void **state)
 {
     static const struct {
         double queue, application;      /* limits */
-        int n_own, n_other, n_accepted; /* in flight here, by other queues, answered 202 there */
+        int n_own, n_other, n_accepted; /* in flight in this queue and in others; answered 202 in others */
         uint64_t owner;                 /* of the quarantine: another queue's message */
         bool taken;
         int64_t joined_ms;
@@ -435,7 +435,7 @@ static void test_a_claimed_message_is_sent_when_a_slot_is_free(void **state)
         {.queue = 16, .application = 2, .n_own = 1, .n_accepted = 1},
         /* a queue with nothing in flight needs no free slot */
         {.queue = 1, .application = 1, .n_other = 1, .sent = true},
-        /* quarantine waits for messages that were claimed before, but nothing joins it */
+        /* claimed messages are sent before quarantine begins; after that, none joins it before its time */
         {.queue = 16, .application = 16, .owner = 99, .sent = true},
         {.queue = 16, .application = 16, .owner = 99, .taken = true, .joined_ms = 1},
         {.queue = 16, .application = 16, .owner = 99, .taken = true, .joined_ms = 0, .sent = true},
@@ -504,7 +504,7 @@ static void test_ready_messages_are_shared_among_the_free_slots(void **state)
     }
 }
 
-/* A slow killer needs longer, and a message that only hangs is revoked before the others join it. */
+/* A message that kills the application slowly needs longer. A message that only hangs is revoked before others join. */
 static void test_others_join_a_quarantined_message_later_after_more_crashes(void **state)
 {
     static const struct {

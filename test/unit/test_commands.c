@@ -1,4 +1,4 @@
-/* The rules of src/core/queue_commands.c: which deliveries an operator's command concerns, and what is logged. */
+/* The rules of src/core/queue_commands.c: which deliveries an operator command concerns, and what is logged. */
 #include "core_bed.h"
 
 /* --- give-up --- */
@@ -6,7 +6,7 @@
 /* A list of ids, each with its NUL. */
 #define IDS(text) (text), sizeof(text)
 
-/* A list is read again and again, and shrinks when rows are dead or gone: only further ids are logged. */
+/* The list is read repeatedly, and shrinks when rows become dead or disappear. Only new ids are logged. */
 static void test_only_new_ids_are_logged(void **state)
 {
     static const struct {
@@ -36,7 +36,7 @@ static void test_only_new_ids_are_logged(void **state)
 
 enum { LIMIT = 5 };
 
-/* The copy is in the queue already, and becomes a dead letter there. */
+/* The copy in the queue becomes the dead letter. */
 static void test_a_renewed_message_that_is_given_up_is_acked_at_once(void **state)
 {
     struct queue_rules rules = bed_rules();
@@ -64,7 +64,7 @@ static struct row row_of(enum row_answer answer)
     return (struct row){.answer = answer, .attempt = 1, .wait_ms = 90000, .unproven_ms = -1};
 }
 
-/* Answers the application's request, and the operation that follows with this row. */
+/* Answers the request with this status, and the operation that follows with this row. */
 static void fail_with(struct bed *b, struct delivery *d, int status, enum row_answer answer)
 {
     bed_answer(b, d, status);
@@ -188,7 +188,8 @@ static struct delivery *is_dead(struct bed *b)
     return d;
 }
 
-/* Failed messages that wait because everything fails, and those that wait for the circuit breaker. */
+/* The command concerns failed messages that wait while everything fails, and messages that wait for the circuit
+ * breaker. */
 static void test_give_up_held_concerns_failed_messages_that_wait(void **state)
 {
     static const struct {
@@ -267,7 +268,7 @@ static void test_a_retry_concerns_messages_in_backoff_and_on_hold(void **state)
 
 /* --- pause --- */
 
-/* A pause is passed in as often as it is read. Its end and another reason are logged once each. */
+/* The caller passes a pause each time that it reads it. A new reason and the end are logged once each. */
 static void test_a_pause_is_logged_once_per_reason(void **state)
 {
     static const struct {

@@ -28,7 +28,7 @@ static void test_the_prefetch_stays_within_its_bounds(void **state)
         {{.prefetch = 10, .max_parked = 50, .max_bytes = MB, .n_waiting = 50}, 0, 0, 1},
         {{.prefetch = 10, .max_parked = 50, .max_bytes = MB, .n_waiting = 51}, 0, 0, 1},
         {{.prefetch = 10, .max_parked = 5, .max_bytes = MB, .n_waiting = 3}, 0, 0, 7},
-        /* rules of the load */
+        /* an upper bound, a cautious start, a fixed prefetch */
         {{.prefetch = 10, .max_parked = 50, .max_bytes = MB, .most = 3}, 0, 0, 3},
         {{.prefetch = 10, .max_parked = 50, .max_bytes = MB, .most = 20}, 0, 0, 10},
         {{.prefetch = 10, .max_parked = 50, .max_bytes = MB, .n_waiting = 48, .most = 3}, 0, 0, 2},
@@ -77,7 +77,7 @@ static void test_credit_is_renewed_when_it_is_used_up_or_too_large(void **state)
         bool renewed;
     } cases[] = {
         {.c = {.prefetch = 16}},
-        /* parked deliveries have a quarter of it */
+        /* parked deliveries may use a quarter of it */
         {.c = {.prefetch = 16, .n_parked = 4}},
         {.c = {.prefetch = 16, .n_parked = 5}, .renewed = true},
         {.c = {.prefetch = 1, .n_parked = 1}, .renewed = true},

@@ -121,7 +121,7 @@ static void test_it_knows_since_when_and_why_it_is_down(void **state)
     assert_int_equal(b.down_since_ms, 1);
     assert_string_equal(b.reason, "not connected yet");
     assert_int_equal(database_deadline(&b), INT64_MAX);
-    database_lost(&b, 700, "connection refused"); /* an attempt has failed */
+    database_lost(&b, 700, "connection refused"); /* an attempt to connect failed */
     assert_int_equal(b.down_since_ms, 1);
     assert_string_equal(b.reason, "connection refused");
 

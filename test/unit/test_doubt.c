@@ -9,7 +9,7 @@ static struct bed *bed_with_room(int max_parked)
     return bed_new(&rules, KIND_UNKNOWN);
 }
 
-/* A depth that the broker tells at once. */
+/* Asks for the depth; the broker answers at once. */
 static void told_depth(struct bed *b, int64_t depth)
 {
     queue_depth_asked(&b->q, b->now);
@@ -25,7 +25,7 @@ static void test_the_depth_is_asked_for_after_a_second_and_the_kind_after_two(vo
     assert_int_equal(queue_doubt(&b->q, b->now), DOUBT_NONE);
     bed_pass(b, 1);
     assert_int_equal(queue_doubt(&b->q, b->now), DOUBT_DEPTH);
-    told_depth(b, -1); /* the broker did not say */
+    told_depth(b, -1); /* the broker did not report it */
     assert_int_equal(queue_doubt(&b->q, b->now), DOUBT_DEPTH);
     told_depth(b, 1);
     assert_int_equal(queue_doubt(&b->q, b->now), DOUBT_NONE);
@@ -82,7 +82,7 @@ static void test_a_starting_consumer_raises_no_doubt(void **state)
     bed_end(b);
 }
 
-/* A message whose next attempt is far away. */
+/* Delivers a message whose next attempt is far away. */
 static void park(struct bed *b, const char *id)
 {
     struct delivery *d;

@@ -181,7 +181,7 @@ static void test_too_deep(void **state)
         assert_int_equal(deepest, FIELD_DEPTH_MAX + 1);
         assert_non_null(strstr(buf_text(&out), "{\"!deep\":null}"));
     }
-    /* Many beside each other are not deep. */
+    /* Siblings do not count as depth. */
     struct field table = {.kind = FIELD_TABLE, .children = {chain, FIELD_DEPTH_MAX + 1}};
     for (size_t i = 0; i < FIELD_DEPTH_MAX + 1; i++)
         chain[i] = (struct field){.kind = FIELD_ARRAY};

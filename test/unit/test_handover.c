@@ -481,7 +481,7 @@ static void test_when_a_replica_steps_behind_the_owner(void **state)
 {
     static const struct {
         int64_t settled_ms, heard_ms, stepped_ms, held_ms,
-            returned_ms; /* so long ago; 0: the usual, or never */
+            returned_ms; /* time since then; 0: a default, or never */
         int64_t ahead, behind;
         bool holds, paused, left, drains, steps;
     } cases[] = {
@@ -501,7 +501,7 @@ static void test_when_a_replica_steps_behind_the_owner(void **state)
         {.ahead = 2, .settled_ms = 90000, .stepped_ms = 60000, .steps = true},
         {.ahead = 2, .settled_ms = 900, .stepped_ms = 900},
         {.ahead = 2, .settled_ms = 900, .stepped_ms = 901, .steps = true},
-        /* with messages */
+        /* while it holds messages */
         {.ahead = 2, .holds = true, .held_ms = 2499},
         {.ahead = 2, .holds = true, .held_ms = 2500, .steps = true},
         {.ahead = 2, .holds = true, .held_ms = 2500, .paused = true, .steps = true},

@@ -483,7 +483,7 @@ static void test_cloudevents(void **state)
         const char *text;
     } times[] = {{0, "1970-01-01T00%3A00%3A00Z"},
                  {253402300799, "9999-12-31T23%3A59%3A59Z"},
-                 {253402300800, "253402300800"}, /* the year 10000 has no such text */
+                 {253402300800, "253402300800"}, /* a timestamp cannot express the year 10000 */
                  {UINT64_MAX, "18446744073709551615"}};
     for (size_t i = 0; i < COUNT(times); i++) {
         headers[3].u = times[i].time;
@@ -618,7 +618,7 @@ static void test_a_table_that_fits_is_sent(void **state)
     struct message m = {.headers = &header, .n_headers = 1};
     (void)state;
 
-    memset(text, '_', sizeof(text)); /* no name of a field of its own */
+    memset(text, '_', sizeof(text)); /* a header with this name has no field of its own */
     for (size_t key = 1; key <= 4; key++) {
         m.routing_key = (struct slice){text, key};
         for (size_t len = 3000; len < 3100; len++) {
@@ -636,7 +636,7 @@ static void test_a_table_that_fits_is_sent(void **state)
     }
 }
 
-/* Names that HTTP cannot tell apart: the first one is sent. */
+/* HTTP ignores the case of names: of two equal ones, the first is sent. */
 static void test_each_name_is_sent_once(void **state)
 {
     static char large[OPTIONAL_BYTES_MAX / 2];
@@ -651,7 +651,7 @@ static void test_each_name_is_sent_once(void **state)
     assert_value("Amqp-Header-Zraceparent", TRACE);
     assert_value("traceparent", NULL);
     assert_value("Onceward-Headers-Dropped", "1");
-    /* A value that does not fit leaves the name to the next one. */
+    /* A value that does not fit leaves the name to the next header. */
     memset(large, '%', sizeof(large));
     headers[1].bytes = (struct slice){large, sizeof(large)};
     write_block(&m, &usual);
@@ -682,7 +682,7 @@ static void test_every_length_of_the_table(void **state)
     buf_deinit(&expected);
 }
 
-/* Names of any length, also shorter than the quotes and colons around them. */
+/* Names may be shorter than the quotes and colons around them. */
 static void test_a_table_with_short_names_is_sent(void **state)
 {
     static const char name[] = "_____";
@@ -711,7 +711,7 @@ static void test_a_batch(void **state)
                  "Onceward-Consumer: or%2Fders\n"
                  "Onceward-Token-Window-Ms: 30000\n");
     assert_int_equal(block.n, 5);
-    facts.window_ms = -1; /* has passed */
+    facts.window_ms = -1; /* the window is over */
     headers_write_batch(&block, &facts);
     assert_value("Onceward-Token-Window-Ms", "0");
 }

@@ -3,7 +3,7 @@
 
 #include "core/held.h"
 
-/* A delivery as these predicates see it, with what they need around it. */
+/* A delivery with the structs that these predicates read. */
 struct sample {
     struct delivery d;
     struct claim claim;
@@ -191,7 +191,7 @@ static void test_which_messages_may_be_renewed(void **state)
 
 /* --- waits --- */
 
-/* The application may still be at work after a request without an answer: the next attempt waits for a window. */
+/* The application may still be working after a request without an answer, so the next attempt waits for a window. */
 static void test_a_wait_after_an_unanswered_request_is_at_least_a_window(void **state)
 {
     static const struct {
@@ -336,7 +336,7 @@ static void test_the_state_of_a_queue_is_the_first_that_applies(void **state)
         q->left_to_others = true;
         assert_false(queue_may_consume(q));
         q->left_to_others = false;
-        b->database.linked = false; /* a pause that needs no line */
+        b->database.linked = false; /* a pause that is not logged */
         assert_false(queue_may_consume(q));
         b->database.linked = true;
         q->application->place.owner = 0;
@@ -345,7 +345,6 @@ static void test_the_state_of_a_queue_is_the_first_that_applies(void **state)
     }
 }
 
-/* The lower limit counts, with its reason. */
 static void test_the_lower_limit_applies_with_its_reason(void **state)
 {
     static const struct {

@@ -20,8 +20,8 @@ static void test_parse(void **state)
     } cases[] = {
         {TEXT("property:message_id"), IDENTITY_PROPERTY, "message_id"},
         {TEXT("property:type"), IDENTITY_PROPERTY, "type"},
-        {TEXT("property:content_type"), IDENTITY_PROPERTY, "content_type"}, /* the first one, */
-        {TEXT("property:cluster_id"), IDENTITY_PROPERTY, "cluster_id"},     /* and the last */
+        {TEXT("property:content_type"), IDENTITY_PROPERTY, "content_type"}, /* the first property */
+        {TEXT("property:cluster_id"), IDENTITY_PROPERTY, "cluster_id"},     /* the last property */
         {TEXT("property:"), -1, NULL},
         {TEXT("property:messageid"), -1, NULL},
         {TEXT("property:Message_Id"), -1, NULL},
@@ -322,7 +322,7 @@ static const struct identity_source key_none = {IDENTITY_HEADER, TEXT("none"), N
 static const struct identity_source key_empty = {IDENTITY_HEADER, TEXT("empty"), NULL, 0};
 static const struct identity_source key_route = {IDENTITY_ROUTING_KEY, TEXT(""), NULL, 0};
 
-/* The first source with a value decides. A key is not a message id: it may have any length and any bytes. */
+/* The first source with a value gives the key. A key, unlike a message id, may have any length and any bytes. */
 static void test_order_keys(void **state)
 {
     struct field headers[] = {F_STRING("key", "k\0"), F_STRING("empty", "")};

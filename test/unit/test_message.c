@@ -137,7 +137,7 @@ static void test_names_without_values(void **state)
     message_free(m);
 }
 
-/* Headers that the broker adds, and those that it acts on, are no part of the message. */
+/* Headers that the broker adds, or acts on, are not part of the message. */
 static void test_headers_of_the_broker_are_not_listed(void **state)
 {
     static const struct {

@@ -290,7 +290,7 @@ static void test_messages_in_backoff_may_use_the_prefetch_up(void **state)
     end(w);
 }
 
-/* The log names the first message that others wait for, at once, and how many they are. */
+/* The log names the first message that others wait for at once, and their number. */
 static void test_a_message_that_blocks_others_is_logged(void **state)
 {
     static const struct {

@@ -133,7 +133,7 @@ static void carry_out(struct rig *r, const struct outbox_action *a)
         outbox_leased(&r->o, r->now_ms, OUTBOX_DONE, 0, 0, false);
         break;
     case OUTBOX_LOOK:
-        r->n_looked++; /* as below */
+        r->n_looked++; /* answered by the caller */
         break;
     case OUTBOX_READ:
         r->n_read++; /* answered by the caller */
@@ -203,7 +203,7 @@ static bool turn_to(struct rig *r, enum outbox_action_kind kind, struct outbox_a
     return false;
 }
 
-/* Asserts that the next question of this kind comes after that time; it is left to the caller. */
+/* Asserts that the next question of this kind comes after that time, and leaves its answer to the caller. */
 static struct outbox_action asks_in(struct rig *r, enum outbox_action_kind kind, int64_t ms)
 {
     int64_t end_ms = r->now_ms + ms;
@@ -215,7 +215,7 @@ static struct outbox_action asks_in(struct rig *r, enum outbox_action_kind kind,
     return a;
 }
 
-/* Lets time pass, in which nothing happens before outbox_due_ms. */
+/* Lets time pass, and asserts that nothing happens before outbox_due_ms. */
 static void pass(struct rig *r, int64_t ms)
 {
     int64_t end_ms = r->now_ms + ms, due_ms;
@@ -443,7 +443,7 @@ static void test_the_second_of_two_rows_is_found_if_it_closes_the_connection(voi
     outbox_deinit(&r.o);
 }
 
-/* A connection that is closed while another row is in flight, too, does not count. */
+/* A connection that is closed while another row is also in flight does not count. */
 static void test_a_row_is_given_up_after_it_closes_three_connections_alone(void **state)
 {
     struct rig r;
@@ -560,7 +560,7 @@ static void test_the_third_refusal_in_a_row_stops_an_exchange_and_no_other(void 
     outbox_deinit(&r.o);
 }
 
-/* The broker may close the channel over it, and all rows beside it would be sent twice. */
+/* The broker may close the channel because of that row: all rows in flight beside it would be sent twice. */
 static void test_no_row_is_in_flight_beside_one_to_an_unproven_exchange(void **state)
 {
     struct rig r;
@@ -576,7 +576,7 @@ static void test_no_row_is_in_flight_beside_one_to_an_unproven_exchange(void **s
     outbox_deinit(&r.o);
 }
 
-/* From the publish, which the database has timed, to the confirm. */
+/* The lag is the time from the publish, as recorded by the database, to the confirm. */
 static void test_the_lag_of_a_confirmed_row_is_measured(void **state)
 {
     struct rig r;
@@ -613,7 +613,7 @@ static void test_a_stopped_exchange_is_logged_with_the_brokers_reason(void **sta
     }
 }
 
-/* Rows that are still on their way into the table are not found by the first read. */
+/* The first read misses rows that are still being written into the table. */
 static void test_an_empty_page_of_parked_rows_is_read_again_a_millisecond_later(void **state)
 {
     struct outbox_action a;
@@ -1132,7 +1132,7 @@ static void test_a_routing_key_of_an_ordered_exchange_has_one_row_in_flight(void
     outbox_deinit(&r.o);
 }
 
-/* Hashes collide where each routing key is the name of its exchange. */
+/* The hashes of two keys are equal if each routing key is the name of its exchange. */
 static void test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_other(void **state)
 {
     static char y_name[] = "y";
@@ -1142,7 +1142,7 @@ static void test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_othe
     start(&r);
     r.o.rules.ordered = names;
     r.o.rules.n_ordered = 2;
-    for (int i = 1; i <= 2; i++) { /* first so that both exchanges are proven */
+    for (int i = 1; i <= 2; i++) { /* proves both exchanges first */
         r.key = "k";
         answer(&r, i, i, false, names[i - 1]);
         confirm_all(&r);
@@ -1212,7 +1212,7 @@ static void test_an_exchange_may_be_published_to_without_mandatory(void **state)
     outbox_deinit(&r.o);
 }
 
-/* Whether its rows are all in flight or wait, and while it reads. */
+/* The number of waiting rows makes no difference, and neither do reads. */
 static void test_a_holder_that_gets_nothing_confirmed_gives_up(void **state)
 {
     for (int n = 1; n <= 3; n++) {
@@ -1267,7 +1267,7 @@ static void test_silence_about_a_parked_row_ends_the_lease(void **state)
     outbox_deinit(&r.o);
 }
 
-/* The first row of its key becomes a letter while no other row waits or is in flight. */
+/* The first row of its key becomes a dead letter while no other row waits or is in flight. */
 static void test_silence_about_a_parked_row_behind_a_dead_letter_ends_the_lease(void **state)
 {
     static const char *const keys[] = {"k", "k", "k"};
@@ -1290,7 +1290,7 @@ static void test_silence_about_a_parked_row_behind_a_dead_letter_ends_the_lease(
     outbox_deinit(&r.o);
 }
 
-/* Rows that come meanwhile, and are sent at once, do not prolong the time. */
+/* Rows that arrive meanwhile, and are sent at once, do not extend the time. */
 static void test_new_rows_do_not_hide_that_the_broker_is_silent(void **state)
 {
     int64_t began_ms;
@@ -1324,7 +1324,7 @@ static void test_the_check_for_silence_is_due_15_s_after_the_row(void **state)
     outbox_deinit(&r.o);
 }
 
-/* The wait begins when the letter is committed, and not when the row comes. */
+/* The wait begins when the dead letter is committed, not when the row arrives. */
 static void test_silence_about_a_row_behind_a_dead_letter_ends_the_lease(void **state)
 {
     struct rig r;
@@ -1409,7 +1409,7 @@ static void test_a_batch_whose_first_seq_is_0_is_completed(void **state)
     outbox_deinit(&r.o);
 }
 
-/* Another sidecar has the lease before the log line about this one's is written. */
+/* The connection to the database is lost before the log line about the lease is written. */
 static void test_a_lease_that_is_lost_at_once_is_not_logged_as_held(void **state)
 {
     struct outbox_action a;
@@ -1426,7 +1426,7 @@ static void test_a_lease_that_is_lost_at_once_is_not_logged_as_held(void **state
     outbox_deinit(&r.o);
 }
 
-/* The next relay has its own connection to the broker. */
+/* The next relay has a connection of its own to the broker. */
 static void test_the_brokers_error_is_forgotten_with_the_lease(void **state)
 {
     struct rig r;
@@ -1489,7 +1489,7 @@ static void look(struct rig *r, bool ended)
     turn(r);
 }
 
-/* To five times the configured interval, but not above 250 ms unless that interval is longer. */
+/* The interval grows to five times the configured one, but not above 250 ms unless the configured one is longer. */
 static void test_the_interval_between_polls_has_a_bound(void **state)
 {
     static const struct {
@@ -1561,7 +1561,7 @@ static void test_a_hint_during_a_poll_leads_to_another_one_soon(void **state)
     pass(&r, 1);
     assert_int_equal(r.n_looked, 2);
     look(&r, false);
-    outbox_hint(&r.o, r.now_ms); /* while none is in flight */
+    outbox_hint(&r.o, r.now_ms); /* no poll is in flight */
     turn(&r);
     assert_int_equal(r.n_read, 3);
     answer(&r, 1, 0, true, "x");
@@ -1791,7 +1791,7 @@ static void test_after_nacks_groups_grow(void **state)
     outbox_deinit(&r.o);
 }
 
-/* Empty ones, and those before a position that is being written. */
+/* Empty batches are dropped, and so are those before a position that is being written. */
 static void test_batches_that_are_done_are_dropped(void **state)
 {
     struct outbox_action a;
@@ -1808,7 +1808,7 @@ static void test_batches_that_are_done_are_dropped(void **state)
     for (int i = 1; i <= 20; i++) {
         outbox_hint(&r.o, r.now_ms);
         r.now_ms += 1000;
-        if (turn_to(&r, OUTBOX_WRITE, &a)) /* is not answered */
+        if (turn_to(&r, OUTBOX_WRITE, &a)) /* the caller does not answer it */
             turn(&r);
         answer(&r, i, i, true, "x");
         outbox_confirmed(&r.o, r.now_ms, r.tag, true, false);
@@ -1929,7 +1929,7 @@ static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
         int64_t last_ms;
         int n;
     } cases[] = {{true, 59999, 1}, {true, 60000, 2}, {false, 59999, 1}, {false, 60000, 2}};
-    char why[300] = ""; /* longer than the room for it */
+    char why[300] = ""; /* longer than its buffer */
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int64_t began_ms;
@@ -1941,7 +1941,7 @@ static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
         began_ms = r.now_ms;
         for (int64_t ms = 0; ms <= 60000; ms += 10000) {
             r.now_ms = began_ms + (ms < 60000 ? ms : cases[i].last_ms);
-            r.o.link.quiet_since_ms = r.now_ms; /* other rows are confirmed */
+            r.o.link.quiet_since_ms = r.now_ms; /* as if other rows were confirmed */
             turn(&r);
             assert_int_equal(r.o.sent.len, 1);
             if (cases[i].is_nack)
@@ -1957,7 +1957,6 @@ static void test_a_lasting_fault_is_logged_once_a_minute(void **state)
     }
 }
 
-/* The sender cannot encode it for the broker. */
 static void test_a_row_that_cannot_be_encoded_becomes_a_dead_letter(void **state)
 {
     struct outbox_action a;
@@ -1978,7 +1977,7 @@ static void test_a_row_that_cannot_be_encoded_becomes_a_dead_letter(void **state
     outbox_deinit(&r.o);
 }
 
-/* Up to 64 letters, and up to 1 MiB of bodies, in a statement; a larger one alone. */
+/* A statement writes up to 64 dead letters with up to 1 MiB of bodies, or a single larger one. */
 static void test_dead_letters_are_written_together_within_bounds(void **state)
 {
     static const struct {
@@ -2018,7 +2017,7 @@ static void test_dead_letters_are_written_together_within_bounds(void **state)
     }
 }
 
-/* The batch stays in memory, also if a later one has been read. */
+/* The batch stays in memory, even if a later one has been read. */
 static void test_the_position_may_be_in_an_earlier_batch(void **state)
 {
     struct rig r;
@@ -2043,7 +2042,7 @@ static void test_the_position_may_be_in_an_earlier_batch(void **state)
     outbox_deinit(&r.o);
 }
 
-/* 100 ms after the one before, or after 256 rows. */
+/* A position is written 100 ms after the previous one, or after 256 rows. */
 static void test_the_position_is_written_at_intervals(void **state)
 {
     struct rig r;
@@ -2082,7 +2081,7 @@ static void test_each_read_begins_after_the_previous_one(void **state)
     for (int i = 1; i <= 900; i += 100)
         outbox_row_came(&r.o, r.now_ms, &(struct outbox_new){.seq = i, .exchange = SLICE("x")});
     outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
-    assert_true(turn_to(&r, OUTBOX_READ, &a)); /* its next page, at once */
+    assert_true(turn_to(&r, OUTBOX_READ, &a)); /* the next page, at once */
     assert_string_equal(a.batch->text, "first");
     assert_int_equal(a.seq, 801);
     outbox_batch_came(&r.o, r.now_ms, SLICE("first again"), true);
@@ -2104,8 +2103,8 @@ static void test_reading_stops_while_too_many_rows_are_in_memory(void **state)
 {
     static const struct {
         int n_rows;
-        size_t n_bytes; /* together; 0: small */
-        int n;          /* rows asked for; 0: none are */
+        size_t n_bytes; /* total; 0: small rows */
+        int n;          /* rows asked for; 0: no read */
     } cases[] = {
         {767, 0, 256},
         {768, 0, 256},
@@ -2145,7 +2144,7 @@ static void test_reading_stops_while_too_many_rows_are_in_memory(void **state)
 
 /* --- questions that fail, or whose answer comes too late --- */
 
-/* Puts a question in flight, which is not answered. Its exchange is y, which is missing. */
+/* Sends a question of this kind, and leaves it unanswered. Exchange y is missing. */
 static void ask(struct rig *r, enum outbox_action_kind kind)
 {
     struct outbox_action a;
@@ -2153,7 +2152,7 @@ static void ask(struct rig *r, enum outbox_action_kind kind)
     start(r);
     switch (kind) {
     case OUTBOX_READ:
-        return; /* is in flight */
+        return; /* in flight already */
     case OUTBOX_LOOK:
         answer(r, 1, 0, true, "x");
         break;
@@ -2235,8 +2234,8 @@ static void answer_as(struct rig *r, enum outbox_action_kind kind, enum outbox_a
     }
 }
 
-/* Over one row in flight. Other codes are not about a message: it is sent again, a second later or at once on a new
- * connection. */
+/* A single row is in flight. Four codes are about that row. After any other code it is sent again, a second later or at
+ * once on a new connection. */
 static void test_each_code_of_a_closed_channel_has_its_consequence(void **state)
 {
     static const struct {
@@ -2260,7 +2259,7 @@ static void test_each_code_of_a_closed_channel_has_its_consequence(void **state)
         struct rig r;
 
         start(&r);
-        answer(&r, 1, 2, true, "x"); /* the second one waits for the first */
+        answer(&r, 1, 2, true, "x"); /* the second row waits for the first */
         outbox_channel_lost(&r.o, r.now_ms, cases[i].code, cases[i].code == 403 ? "why topic 't'" : "why");
         turn(&r);
         assert_int_equal(r.o.sent.len, 0);
@@ -2289,7 +2288,8 @@ static void test_each_code_of_a_closed_channel_has_its_consequence(void **state)
     }
 }
 
-/* The server does not know the batch, or there is no position: the relay renews its lease and begins there. */
+/* The database does not know the batch, or has no position: the relay renews its lease, and begins at the position
+ * that it gets with it. */
 static void test_a_restart_forgets_the_rows_and_reads_again_after_100_ms(void **state)
 {
     static const enum outbox_action_kind kinds[] = {OUTBOX_READ, OUTBOX_WRITE};
@@ -2318,7 +2318,7 @@ static void test_a_restart_forgets_the_rows_and_reads_again_after_100_ms(void **
     }
 }
 
-/* A row that is confirmed but not yet deleted would be read and sent once more. */
+/* A row that is confirmed but not yet deleted would otherwise be read and sent again. */
 static void test_parked_rows_stay_in_memory_while_one_is_being_deleted(void **state)
 {
     struct outbox_action a;
@@ -2352,7 +2352,7 @@ static void test_parked_rows_stay_in_memory_while_one_is_being_deleted(void **st
     outbox_deinit(&r.o);
 }
 
-/* Only a committed letter completes its row. */
+/* Only a committed dead letter completes its row. */
 static void test_a_dead_letter_that_is_not_committed_is_written_again(void **state)
 {
     struct rig r;
@@ -2382,7 +2382,7 @@ static void test_a_question_that_failed_is_asked_again_a_second_later(void **sta
 
         ask(&r, kinds[i]);
         turn(&r);
-        assert_true(outbox_due_ms(&r.o, r.now_ms) > r.now_ms); /* not for the question in flight */
+        assert_true(outbox_due_ms(&r.o, r.now_ms) > r.now_ms); /* the question in flight makes nothing due */
         answer_as(&r, kinds[i], OUTBOX_AGAIN);
         if (kinds[i] == OUTBOX_READ)
             outbox_hint(&r.o, r.now_ms); /* does not shorten the wait */
@@ -2393,7 +2393,6 @@ static void test_a_question_that_failed_is_asked_again_a_second_later(void **sta
     }
 }
 
-/* Another sidecar has taken the lease over, as the answer shows. */
 /* A lost connection to the database answers none of its questions. */
 static void test_each_question_is_asked_again_on_a_new_connection(void **state)
 {
@@ -2519,7 +2518,7 @@ static void test_turns_come_at_once_while_there_is_more(void **state)
     outbox_turned(&r.o, r.now_ms, OUTBOX_DONE, false);
     outbox_hint(&r.o, r.now_ms);
     turn(&r);
-    answer(&r, 1, 1, true, "x"); /* since the latest check */
+    answer(&r, 1, 1, true, "x"); /* a row since the latest check */
     asks_in(&r, OUTBOX_TURN, 5000);
     outbox_turned(&r.o, r.now_ms, OUTBOX_DONE, false);
     asks_in(&r, OUTBOX_TURN, 1000);
@@ -2528,7 +2527,7 @@ static void test_turns_come_at_once_while_there_is_more(void **state)
     outbox_deinit(&r.o);
 }
 
-/* The other virtual host's broker may have the same name. */
+/* The same name may lead to the broker of another virtual host. */
 static void test_each_connection_asks_which_virtual_host_owns_the_outbox(void **state)
 {
     struct outbox_action a;
@@ -2537,7 +2536,7 @@ static void test_each_connection_asks_which_virtual_host_owns_the_outbox(void **
     ask(&r, OUTBOX_REGISTER);
     assert_false(turn_to(&r, OUTBOX_SEND, &a));
     answer(&r, 1, 2, true, "x");
-    assert_int_equal(r.n_sent, 0); /* the answer comes first */
+    assert_int_equal(r.n_sent, 0); /* no row is sent before the answer */
     answer_as(&r, OUTBOX_REGISTER, OUTBOX_DONE);
     turn(&r);
     assert_int_equal(r.n_sent, 1);

@@ -1,4 +1,4 @@
-/* The quarantined group of a queue (src/core/quarantine.c): which messages go in it, and when its place ends. */
+/* The quarantined group of a queue (src/core/quarantine.c): which messages join it, and when its quarantine ends. */
 #include "core_bed.h"
 
 #include "core/quarantine.h"
@@ -13,7 +13,7 @@ static struct bed *bed_of(void)
     return bed_new(&r, KIND_QUORUM);
 }
 
-/* Delivers a message whose row shows this. */
+/* Delivers a message whose row has these counts. */
 static struct delivery *deliver(struct bed *b, int n, int crashes, int takeovers)
 {
     char id[16];
@@ -26,7 +26,7 @@ static struct delivery *deliver(struct bed *b, int n, int crashes, int takeovers
     return d;
 }
 
-/* Delivers a message with one crash, and opens a group with it. It has the application to itself then. */
+/* Delivers a message with one crash, and opens a group with it. The group then has the application to itself. */
 static struct delivery *open_group(struct bed *b)
 {
     struct delivery *d = deliver(b, 0, 1, 0);
@@ -44,7 +44,7 @@ static void end(struct bed *b)
     bed_end(b);
 }
 
-/* A second crash, or a takeover after the second one, leads to a request of its own. */
+/* After a second crash or a third takeover, the message gets a request of its own. */
 static void test_messages_with_one_crash_or_two_takeovers_go_in_a_group(void **state)
 {
     static const struct {
@@ -68,7 +68,7 @@ static void test_messages_with_one_crash_or_two_takeovers_go_in_a_group(void **s
     }
 }
 
-/* Otherwise it would never leave that place. */
+/* Otherwise its own quarantine would never end. */
 static void test_a_message_quarantined_alone_opens_no_group(void **state)
 {
     struct bed *b = bed_of();
@@ -104,7 +104,7 @@ static void test_a_group_takes_messages_of_one_kind_until_it_is_sent(void **stat
     static const struct {
         int crashes, cap, cap_of_group;
         uint64_t failed_with, failed_with_of_group;
-        bool waits, sent, joins; /* the group waits for its place; its request is in flight */
+        bool waits, sent, joins; /* the group waits for quarantine; its request is in flight */
     } cases[] = {
         {1, 0, 0, 0, 0, false, false, true},  {0, 0, 0, 0, 0, false, false, false},
         {2, 0, 0, 0, 0, false, false, false}, {1, 0, 0, 7, 8, false, false, true},
@@ -156,7 +156,7 @@ static void test_a_group_has_at_most_eight_messages_or_its_cap(void **state)
     }
 }
 
-/* The oldest message that fits is next; those to be returned soon are not begun. */
+/* The oldest message that fits is next, except messages that are requeued soon. */
 static void test_the_next_member_is_the_first_wanted_claim_that_fits(void **state)
 {
     struct bed *b = bed_of();
@@ -189,7 +189,7 @@ static void test_the_last_member_to_leave_ends_the_quarantine_of_its_group(void 
     uint64_t owner = b->application.place.owner;
 
     assert_true(quarantine_join(&b->q, second));
-    quarantine_leave(&b->q, b->now, other); /* no member */
+    quarantine_leave(&b->q, b->now, other); /* not a member */
     assert_int_equal(b->q.quarantine.n, 2);
     quarantine_leave(&b->q, b->now, first);
     assert_int_equal(first->claim->group, 0);
@@ -201,7 +201,7 @@ static void test_the_last_member_to_leave_ends_the_quarantine_of_its_group(void 
     end(b);
 }
 
-/* Owners tell deliveries, groups and queues apart. */
+/* Owners distinguish deliveries, groups and queues. */
 static void test_owners_of_quarantine_are_unique(void **state)
 {
     struct bed *b = bed_of();
@@ -220,13 +220,13 @@ static void test_owners_of_quarantine_are_unique(void **state)
     end(b);
 }
 
-/* A message that has a slot already joins the group, opens one, or finds the place taken. */
+/* A message that already has a slot joins the group, opens one, or finds quarantine taken. */
 static void test_a_claimed_message_joins_or_opens_a_group(void **state)
 {
     static const struct {
         bool has_group, is_sent, is_busy;
         bool finds;
-        size_t n; /* members then */
+        size_t n; /* members afterwards */
     } cases[] = {{false, false, false, true, 1},
                  {true, false, false, true, 2},
                  {true, true, false, false, 1},

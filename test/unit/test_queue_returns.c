@@ -587,7 +587,7 @@ static void test_what_is_not_due_for_long_stays_under_a_single_active_consumer(v
     }
 }
 
-/* Waits of 200 dead messages that have been rejected so often. */
+/* Waits of 200 dead messages that have been rejected this many times. */
 static void circle(struct world *w, int n_rejected, int64_t *ret_least, int64_t *ret_most)
 {
     char id[16];
@@ -1057,9 +1057,9 @@ static void test_a_standby_may_consume_and_a_paused_queue_may_not(void **state)
     end(w);
 }
 
-/* --- single facts --- */
+/* --- room, pauses and drains --- */
 
-/* Rules with which nothing is parked, and no message is near a limit. */
+/* A classic queue, which has no delivery limit. */
 static struct bed *bed_of(void)
 {
     const struct queue_rules rules = bed_rules();
@@ -1067,7 +1067,7 @@ static struct bed *bed_of(void)
     return bed_new(&rules, KIND_CLASSIC);
 }
 
-/* Delivers a message whose row is due after so long. */
+/* Delivers a message whose row is due after this time. */
 static struct delivery *bed_not_due(struct bed *b, const char *id, int64_t wait_ms)
 {
     struct delivery *d = bed_deliver(b, id);
@@ -1077,7 +1077,7 @@ static struct delivery *bed_not_due(struct bed *b, const char *id, int64_t wait_
     return d;
 }
 
-/* Asserts that the broker gets these deliveries back, and no others. */
+/* Asserts that these deliveries are requeued, and no others. */
 static void assert_requeues(struct bed *b, struct delivery *const *expected, size_t n)
 {
     uint64_t tags[8];
@@ -1097,7 +1097,7 @@ static void assert_requeues(struct bed *b, struct delivery *const *expected, siz
     bed_rest(b);
 }
 
-/* Messages due last are returned, until as many as half of max_parked are left. */
+/* Of the messages that wait longer than pause_hold, those due last are requeued, until half of max_parked are left. */
 static void test_the_messages_due_last_make_room(void **state)
 {
     static const int64_t waits_ms[] = {90000, 50000, 120000, 20000, 70000, 110000};
@@ -1125,7 +1125,7 @@ static void test_the_messages_due_last_make_room(void **state)
     }
 }
 
-/* Once a pause of this replica has lasted for pause_hold, another one gets the messages. */
+/* Once a pause of this replica has lasted for pause_hold, another replica gets the messages. */
 static void test_a_pause_leaves_messages_to_other_replicas_after_pause_hold(void **state)
 {
     static const struct {
@@ -1157,13 +1157,13 @@ static void test_a_pause_leaves_messages_to_other_replicas_after_pause_hold(void
     }
 }
 
-/* A refused permission concerns the whole queue: a message that only its claim could revive is claimed for its letter
- * at once, although the application is down. */
+/* A refused permission concerns the whole queue. A message that could be renewed only after its claim is claimed at
+ * once, and dead-lettered, although the application is down. */
 static void test_a_refused_permission_dead_letters_other_messages_near_their_limit(void **state)
 {
     struct queue_rules rules = bed_rules();
 
-    rules.delivery_limit = 3; /* a copy is published from 1 delivery on, and a letter written from 2 on */
+    rules.delivery_limit = 3; /* a copy is published from 1 delivery on, a dead letter written from 2 on */
     struct bed *b = bed_new(&rules, KIND_QUORUM);
     struct delivery *d[2];
 
@@ -1191,11 +1191,11 @@ static void test_a_refused_permission_dead_letters_other_messages_near_their_lim
     assert_int_equal(delivery_dead_letter(d[0])->reason, DEAD_DELIVERY_LIMIT);
     assert_non_null(strstr(d[0]->outcome.error, "; not published to its queue again: forbidden"));
     bed_asks(b, OP_DEAD_LETTER);
-    bed_rest(b); /* the other one is not near */
+    bed_rest(b); /* the other message is not near its limit */
     bed_end(b);
 }
 
-/* A drain does not wait for messages whose acks, rejects or returns would come later. */
+/* Messages whose reject or requeue would come later do not delay a drain. */
 static void test_a_drain_rejects_and_requeues_without_waiting(void **state)
 {
     struct queue_rules rules = bed_rules();
@@ -1212,7 +1212,7 @@ static void test_a_drain_rejects_and_requeues_without_waiting(void **state)
     bed_row(b, circling, ROW_DEAD);
     assert_int_equal(circling->wait, WAIT_CIRCLING);
     b->can = ~(1u << OP_CLAIM);
-    bed_deliver(b, "n"); /* a message with bytes */
+    bed_deliver(b, "n"); /* takes memory */
     a = bed_skipped(&b->q, "large", 1000000);
     a->copy.body_len = a->copy.n_bytes = 2000;
     queue_delivered(&b->q, b->now, a, NULL);
@@ -1229,7 +1229,7 @@ static void test_a_drain_rejects_and_requeues_without_waiting(void **state)
     bed_end(b);
 }
 
-/* At its end a drain requeues all messages but those that only wait for the broker to take an ack. */
+/* A drain ends by requeuing all messages except those that only wait for their ack. */
 static void test_the_end_of_a_drain_requeues_no_completed_message(void **state)
 {
     struct queue_rules rules = bed_rules();
@@ -1258,7 +1258,7 @@ static void test_the_end_of_a_drain_requeues_no_completed_message(void **state)
 
 /* --- too large --- */
 
-/* A reject of a body that never fits has no letter, so it circles without being called dead. */
+/* A body that never fits is rejected without a dead letter, so it circles without being logged as dead. */
 static void test_a_rejected_body_that_never_fits_waits_between_rounds(void **state)
 {
     struct queue_rules rules = bed_rules();
@@ -1283,7 +1283,7 @@ static void test_a_rejected_body_that_never_fits_waits_between_rounds(void **sta
 
 /* --- the clock --- */
 
-/* Asked after a window, and once per stats interval. */
+/* The question comes after a window, and then once per stats interval. */
 static void test_the_owner_of_a_lock_is_asked_for_after_a_window(void **state)
 {
     struct bed *b = bed_of();
@@ -1332,7 +1332,7 @@ static void test_the_limit_grows_only_while_messages_want_a_slot(void **state)
 
 /* --- pauses --- */
 
-/* A queue with too many waiting messages pauses until nine tenths of max_parked are free of them. A message that is
+/* A queue with too many waiting messages pauses until they are fewer than nine tenths of max_parked. A message that is
  * being released counts until its row is written. */
 static void test_a_queue_with_many_parked_messages_pauses(void **state)
 {
@@ -1413,7 +1413,7 @@ static void test_a_queue_with_full_memory_resumes_with_room_for_the_largest(void
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         for (int before = 0; before < 2;
-             before++) { /* the largest was seen lately, or in the interval before */
+             before++) { /* the largest was seen in this interval, or in the previous one */
             struct queue_rules rules = bed_rules();
 
             rules.max_bytes = 1000;
@@ -1502,7 +1502,7 @@ static void test_a_slow_application_pauses_its_queue_while_messages_wait(void **
         }
 }
 
-/* A lost connection is a pause after a second, with the latest reason. */
+/* The text of the pause is the latest reason. */
 static void test_a_database_that_is_down_for_a_second_pauses_the_queue(void **state)
 {
     struct bed *b = bed_of();
@@ -1544,7 +1544,7 @@ static struct delivery *claim_is_locked(struct bed *b)
     return d;
 }
 
-/* Brings a delivery to the operation that follows this answer, and its row to this answer. */
+/* Answers a request with this status, and the operation that follows with this row. */
 static struct delivery *answered(struct bed *b, int status, enum row_answer row)
 {
     struct delivery *d = bed_sent(b, "m", 1);
@@ -1713,14 +1713,14 @@ static void test_deliveries_that_only_wait_are_requeued_after_max_hold(void **st
     }
 }
 
-/* --- the begin of a drain --- */
+/* --- the start of a drain --- */
 
 static void test_a_drain_is_logged_once_with_its_time(void **state)
 {
     struct bed *b = bed_of();
 
     b->can = 0;
-    queue_hurry(&b->q, b->now); /* no drain */
+    queue_hurry(&b->q, b->now); /* no drain has begun */
     assert_int_equal(b->q.drain_until_ms, 0);
     bed_deliver(b, "m");
     bed_deliver(b, "n");

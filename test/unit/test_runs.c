@@ -23,7 +23,7 @@ struct world {
     struct delivery *asked[4 * MOST];
     int n_asked, n_dead;
     bool database_waits;
-    char released[200]; /* why a claim was released, the latest time */
+    char released[200]; /* reason of the latest release of a claim */
 };
 
 static int number_of(const struct delivery *d)

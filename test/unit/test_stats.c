@@ -164,7 +164,7 @@ static void test_counter(void **state)
     assert_int_equal(c.total, 6);
 }
 
-/* Each bound is the one beside it, also where the largest value is not the middle of its bucket. */
+/* A quantile beyond a bound equals that at the bound, even if the largest value is not the middle of its bucket. */
 static void test_quantiles_beyond_the_bounds(void **state)
 {
     static struct histogram h;
@@ -256,7 +256,7 @@ static void test_the_last_bucket_but_one(void **state)
     assert_true(histogram_quantile(&h, 1000) == INT64_C(1) << 40);
 }
 
-/* The rank is rounded up, and by no more than that. */
+/* The rank is rounded up to the next integer. */
 static void test_the_rank_of_a_quantile(void **state)
 {
     static const struct {

@@ -643,7 +643,7 @@ static void test_the_text_of_a_parked_message_is_cut_at_200_bytes(void **state)
     }
 }
 
-/* Longer texts than the database writes are cut. */
+/* Texts longer than those that the database writes are cut. */
 static void test_the_rows_error_is_kept(void **state)
 {
     static const struct {
@@ -799,7 +799,7 @@ static void test_a_claimed_row_with_crashes_is_sent_alone_or_released(void **sta
     static const struct {
         int crashes, takeovers;
         bool is_busy;      /* other requests are in flight */
-        int64_t credit_ms; /* time for which the place may keep slots idle */
+        int64_t credit_ms; /* time for which quarantine may keep slots idle */
         enum operation op;
         bool alone;
     } cases[] = {
@@ -838,7 +838,7 @@ static void test_a_claimed_row_with_crashes_is_sent_alone_or_released(void **sta
     }
 }
 
-/* With on_body_mismatch: duplicate the copy stands for the first body: its claim has that body's fingerprint. */
+/* With `on_body_mismatch: duplicate`, the copy stands for the first body, and its claim has that body's fingerprint. */
 static void test_a_mismatch_is_a_dead_letter_or_a_duplicate(void **state)
 {
     static const uint8_t first[16] = {0x00, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde,
@@ -872,7 +872,7 @@ static void test_a_mismatch_is_a_dead_letter_or_a_duplicate(void **state)
         struct delivery *d = bed_deliver(b, "m");
 
         memcpy(detail, cases[i].detail, len);
-        detail[len] = 'Z'; /* not part of it */
+        detail[len] = 'Z'; /* not part of the detail */
         bed_asks(b, OP_CLAIM);
         bed_row_of(b, d, (struct row){.answer = ROW_MISMATCH, .detail = {detail, len}, .unproven_ms = -1});
         if (cases[i].op == OP_CLAIM) {
@@ -1209,7 +1209,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     int64_t wait = d->timer.at_ms - b->now;
 
     fail_others(b, 4);
-    assert_null(bed_told(b, EVENT_DEAD_AGAIN)); /* the message has no letter yet */
+    assert_null(bed_told(b, EVENT_DEAD_AGAIN)); /* the message has no dead letter yet */
     assert_int_equal(bed_told(b, EVENT_PARKED)->ms, wait);
     assert_true(b->q.share->brake.on);
     bed_pass(b, 2000);
@@ -1219,7 +1219,7 @@ static void test_a_circling_death_waits_for_the_breaker(void **state)
     assert_false(delivery_dead_letter(d)->charged);
     brake_succeeded(&b->q.share->brake);
     queue_time(&b->q, b->now);
-    bed_wants(d, OP_DEAD_LETTER); /* its round was waited for already */
+    bed_wants(d, OP_DEAD_LETTER); /* this dead letter has waited for its round already */
     bed_end(b);
 }
 
@@ -1388,7 +1388,7 @@ static void test_a_completed_row_contradicts_a_failure(void **state)
         bed_sent(b, "other", 1);
         struct delivery *d = ask_after(b, cases[i].op, cases[i].kind, cases[i].status);
 
-        bed_pass(b, 60000); /* between two lines about early answers */
+        bed_pass(b, 60000); /* interval between two log lines about early answers */
         bed_row(b, d, ROW_COMPLETED);
         bed_wants(d, OP_ACK);
         while (bed_next(b))
@@ -1466,7 +1466,8 @@ static void test_the_first_crash_beside_other_requests_is_logged(void **state)
     }
 }
 
-/* Another message crashes the application while this one is awaited: it may be at fault, and is not charged. */
+/* Another message crashes the application while this one waits for its commit. This one may be at fault, but is not
+ * charged. */
 static void test_a_crash_during_the_wait_for_a_commit_is_counted_and_not_charged(void **state)
 {
     static const int statuses[] = {200, 202};
@@ -1572,7 +1573,7 @@ static void test_a_message_that_is_given_up_keeps_its_last_error(void **state)
     }
 }
 
-/* Whether a former letter was written is no question of a later attempt, which the row was claimed for. */
+/* The later attempt has claimed the row, so it does not matter whether the earlier dead letter was written. */
 static void test_a_later_attempt_does_not_look_for_an_earlier_dead_letter(void **state)
 {
     struct bed *b = bed_of(true);
@@ -1597,7 +1598,7 @@ static void test_a_later_attempt_does_not_look_for_an_earlier_dead_letter(void *
 
 enum { LIMIT = 5 };
 
-/* Brings a delivery near its limit, which cannot be published again, to this state. */
+/* Brings a delivery near its limit to this state. Its queue takes a copy only in the states of a renewal. */
 static struct delivery *near_limit(struct bed *b, enum operation op, enum wait_reason wait)
 {
     struct arrival *a = bed_arrival(&b->q, "m");
@@ -1667,7 +1668,7 @@ static void test_a_message_stored_near_its_limit_has_that_reason(void **state)
     }
 }
 
-/* The claim decides what becomes of a message that is claimed, or will be in a moment. */
+/* The claim decides what becomes of a message that is claimed, or is about to be. */
 static void test_a_message_leaves_near_its_limit_if_it_can_be_stored(void **state)
 {
     static const struct {
@@ -1703,7 +1704,6 @@ static void test_a_message_leaves_near_its_limit_if_it_can_be_stored(void **stat
     }
 }
 
-/* The tries to publish are no waits for the row. */
 static void test_failed_publishes_do_not_lengthen_the_wait_for_the_row(void **state)
 {
     static const enum publication ends[] = {PUBLICATION_REFUSED, PUBLICATION_FORBIDDEN};
@@ -1897,7 +1897,7 @@ static void test_a_row_for_another_operation_is_ignored(void **state)
     bed_asks(b, OP_CLAIM);
     bed_row(b, d, ROW_CLAIMED);
     bed_does(b, ACTION_FORWARD);
-    bed_row(b, d, ROW_COMPLETED); /* no operation of the database */
+    bed_row(b, d, ROW_COMPLETED); /* forwarding is not an operation of the database */
     assert_int_equal(d->phase, PHASE_SENT);
     bed_answer(b, d, 200);
     assert_ptr_equal(bed_asks(b, OP_CHECK), d);
@@ -2095,7 +2095,7 @@ static void test_a_failed_last_attempt_does_not_wait(void **state)
     }
 }
 
-/* The limiter gets one bad mark per request, whatever its number of messages. */
+/* The limiter counts a bad answer per request, not per message. */
 static void test_an_unanswered_request_counts_once_for_the_limiter(void **state)
 {
     struct queue_rules r = rules_of_pairs();
@@ -2121,7 +2121,7 @@ static void test_an_unanswered_request_counts_once_for_the_limiter(void **state)
 
 /* --- the circuit breaker --- */
 
-/* Everything fails, so a message that was to die is released, unless an operator gave it up. */
+/* Everything fails, so a message that was to be dead-lettered is released, unless an operator gave it up. */
 static void test_the_breaker_spares_messages_that_were_to_be_dead_lettered(void **state)
 {
     for (int given_up = 0; given_up < 2; given_up++) {
@@ -2152,7 +2152,7 @@ static void test_the_breaker_spares_messages_that_were_to_be_dead_lettered(void 
     }
 }
 
-/* A message on hold takes no trial of the breaker from others, until an operator gives it up. */
+/* A message on hold takes no attempt of the breaker from others, until an operator gives it up. */
 static void test_a_message_on_hold_uses_no_attempt_of_the_breaker(void **state)
 {
     for (int k = 0; k < 3; k++) { /* breaker off; on; on, and given up */
@@ -2175,7 +2175,7 @@ static void test_a_message_on_hold_uses_no_attempt_of_the_breaker(void **state)
     }
 }
 
-/* A copy that cannot be published for a while is replaced by a letter. A drain keeps trying. */
+/* A copy that cannot be published for a while is replaced by a dead letter. A drain keeps trying. */
 static void test_a_message_whose_copy_cannot_be_published_becomes_a_dead_letter(void **state)
 {
     static const struct {
@@ -2220,7 +2220,7 @@ static void test_a_message_whose_copy_cannot_be_published_becomes_a_dead_letter(
 
 /* --- released claims --- */
 
-/* A delivery whose claim was released for that is requeued, and all of them at the end of a drain. */
+/* A delivery is requeued if its claim was released for that, and at the end of a drain. */
 static void test_a_released_delivery_waits_or_is_requeued(void **state)
 {
     static const struct {
@@ -2305,7 +2305,7 @@ static void test_a_row_after_the_loss_of_the_channel_ends_the_delivery(void **st
 
 /* --- successes --- */
 
-/* Only a request on probation that was sent while everything fails shows that the application has recovered. */
+/* While the breaker is on, only a request on probation that was sent since then shows a recovery. */
 static void test_a_success_resets_the_breaker_if_it_shows_a_recovery(void **state)
 {
     static const struct {
@@ -2336,7 +2336,7 @@ static void test_a_success_resets_the_breaker_if_it_shows_a_recovery(void **stat
     }
 }
 
-/* Many waiting messages would keep others from arriving: those that circle wait for a second at most. */
+/* Many waiting messages would keep others from arriving, so those that circle wait for a second at most. */
 static void test_a_dead_message_circles_faster_while_many_messages_wait(void **state)
 {
     static const struct {
@@ -2448,8 +2448,6 @@ static void test_the_text_of_a_refusal_is_cut(void **state)
     }
 }
 
-/* --- consequences --- */
-
 static void test_a_refusal_without_a_text_gets_a_default_text(void **state)
 {
     struct bed *b = bed_of(true);
@@ -2465,7 +2463,9 @@ static void test_a_refusal_without_a_text_gets_a_default_text(void **state)
     bed_end(b);
 }
 
-/* The copies of an ordered queue are without a bound. */
+/* --- copies, bodies and dead letters --- */
+
+/* The number of copies in an ordered queue has no bound. */
 static void test_all_copies_are_acked_with_their_leader(void **state)
 {
     enum { COPIES = 40 };
@@ -2492,7 +2492,7 @@ static void test_all_copies_are_acked_with_their_leader(void **state)
     bed_end(b);
 }
 
-/* A body that did not fit is requeued once it fits, and in the pause before that it waits. */
+/* A message whose body did not fit waits while the queue pauses, and is requeued once the body fits. */
 static void test_a_message_is_requeued_once_its_body_fits(void **state)
 {
     static const struct {
