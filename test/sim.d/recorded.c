@@ -29,12 +29,12 @@ static uint64_t hash_of(bool outbox, uint64_t seed)
 
 static int report_difference(const char *path, bool outbox, uint64_t seed)
 {
-    printf("The core decides otherwise than recorded in %s, first in seed %" PRIu64 "%s.\n"
-           "If this change should leave its behaviour as it is, compare the output of\n"
+    printf("The decisions of the core differ from those recorded in %s, first in seed %" PRIu64 "%s.\n"
+           "If this change is not meant to alter its behaviour, compare the output of\n"
            "    test/sim %s--seed %" PRIu64 " --trace --no-shrink\n"
-           "before the change and after it. Otherwise look at the difference, record it with\n"
+           "before and after the change. Otherwise review the difference, record the new traces with\n"
            "    test/sim --record test/sim.d/traces\n"
-           "and commit both together.\n",
+           "and commit them together with the change.\n",
            path, seed, outbox ? " of the outbox" : "", outbox ? "--outbox " : "", seed);
     return 1;
 }
@@ -74,7 +74,7 @@ int recorded_compare(const char *path)
     ret = compare_all(f, path, &n);
     fclose(f);
     if (ret == 0 && n == 0) {
-        fprintf(stderr, "test/sim: %s: no trace is recorded in it\n", path);
+        fprintf(stderr, "test/sim: %s: contains no traces\n", path);
         return 2;
     }
     if (ret == 0)

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The lines of a run: printed, or only hashed. Equal hashes mean that the core made the same decisions. */
+/* The lines of a run, printed or only hashed. Equal hashes mean that the core made the same decisions. */
 
 enum trace_mode { TRACE_NONE, TRACE_PRINT, TRACE_HASH };
 
@@ -13,7 +13,7 @@ struct trace {
     uint64_t hash;
 };
 
-/* A line, with its virtual time in microseconds since the start. */
+/* Prints or hashes a line, with its virtual time in microseconds since the start. */
 void trace_line(struct trace *t, int64_t at_us, const char *format, va_list args)
     __attribute__((format(printf, 3, 0)));
 

@@ -82,6 +82,6 @@ static inline int64_t world_ms(const struct world *w)
     return w->now_us / 1000;
 }
 
-/* A line of the trace. */
+/* Adds a line to the trace. */
 void world_tell(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define TRACE(w, ...) ((w)->trace.mode ? world_tell(w, __VA_ARGS__) : (void)0)
