@@ -6,9 +6,9 @@
     test/mutate --run held.c:120             the same, each run
 
 Each mutant is compiled and run against the tests of the core until one fails: first the unit programs, then a few seeds of the simulator, the
-unit programs with sanitizers, the short scenarios, all seeds, the recorded traces, and last the long scenarios. The recorded traces know no rule:
-they tell only that the core decides otherwise. So the share without them is printed as well. A mutant whose object file equals the original's is no
-mistake, and does not count; nor does one that test/mutate.d/equivalent judges. Survivors are printed with their line.
+unit programs with sanitizers, the short scenarios, all seeds, the recorded traces, and last the long scenarios. The recorded traces check no rule:
+they show only that the core decides differently, so the share found without them is printed as well. A mutant whose object file equals the
+original's is no mistake, and does not count; nor does one that test/mutate.d/equivalent judges. Survivors are printed with their line.
 
 A test may take ten times the CPU time that it takes with the original. A mutant that takes more does not end, and is counted apart. The result
 depends on --seed and the sources alone, not on other work of the machine."""
@@ -57,7 +57,7 @@ class Test:
         def limits():
             resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 1))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            if not self.build.sanitizers:  # which reserve terabytes
+            if not self.build.sanitizers:  # sanitizers reserve terabytes
                 resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
         env = {**os.environ, "LD_LIBRARY_PATH": library, "TZ": "UTC", "ASAN_OPTIONS": f"hard_rss_limit_mb={MEMORY >> 20}",
@@ -152,7 +152,7 @@ class Build:
         os.mkdir(folder)
         out = os.path.join(folder, "mutant.o")
         if not self.compile(mutant.path, mutant.text, out):
-            raise RuntimeError(f"{mutant.path}:{mutant.line}: {mutant.what}: compiles without sanitizers only")
+            raise RuntimeError(f"{mutant.path}:{mutant.line}: {mutant.what}: compiles only without sanitizers")
         self.link(folder, {mutant.path: out})
 
 
@@ -178,7 +178,7 @@ class Tree:
                     yield path[:-2]
 
     def all_tests(self):
-        """The tests in the order in which they run: what takes long, last."""
+        """The tests in the order in which they run, the slowest last."""
         sim, *programs = self.plain.programs
         names = subprocess.run([sim, "--measured", "list"], env={**os.environ, "LD_LIBRARY_PATH": self.plain.folder}, check=True,
                                stdout=subprocess.PIPE, text=True).stdout.split()
@@ -308,7 +308,7 @@ def main():
     parser.add_argument("--file", metavar="PART", help="only of files whose name contains PART")
     parser.add_argument("--seeds", type=int, default=500, metavar="N", help="seeds of the simulator for each (500)")
     parser.add_argument("--quick", action="store_true", help="without the scenarios that take seconds: for a first look")
-    parser.add_argument("--units", action="store_true", help="without the simulator: while a unit test is written")
+    parser.add_argument("--units", action="store_true", help="without the simulator, for work on a unit test")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="at once (the number of processors)")
     parser.add_argument("--verbose", action="store_true", help="print the mistakes that were found, too")
     parser.add_argument("--show", metavar="FILE:LINE", help="print the mutants of a line and run nothing")
