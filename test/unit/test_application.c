@@ -387,7 +387,7 @@ static int64_t keeps_from_ms(struct application *a, int64_t now_ms)
     return now_ms;
 }
 
-static void test_the_account_of_idle_slots_is_bounded(void **state)
+static void test_the_credit_for_idle_slots_is_bounded(void **state)
 {
     const int64_t hour_ms = 3600000;
     struct application a = reached();
@@ -671,7 +671,7 @@ int main(void)
         cmocka_unit_test(test_who_has_a_slot_and_nobody_beside_it_has_the_place),
         cmocka_unit_test(test_reached_for_the_first_time_it_was_not_down),
         cmocka_unit_test(test_it_has_slots_only_while_it_is_available),
-        cmocka_unit_test(test_the_account_of_idle_slots_is_bounded),
+        cmocka_unit_test(test_the_credit_for_idle_slots_is_bounded),
         cmocka_unit_test(test_its_deadline_is_the_first_of_its_waits),
         cmocka_unit_test(test_status_429_is_a_sign_of_life_and_503_is_not),
         cmocka_unit_test(test_all_messages_share_the_intervals_of_unproven_charges),

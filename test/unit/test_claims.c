@@ -420,7 +420,7 @@ static void test_a_claimed_message_is_sent_when_a_slot_is_free(void **state)
     static const struct {
         double queue, application;      /* limits */
         int n_own, n_other, n_accepted; /* in flight in this queue and in others; answered 202 in others */
-        uint64_t owner;                 /* of the quarantine: another queue's message */
+        uint64_t owner;                 /* of quarantine: another queue's message */
         bool taken;
         int64_t joined_ms;
         bool sent;

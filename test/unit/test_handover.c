@@ -551,7 +551,7 @@ static void test_the_time_from_which_it_wants_to_step(void **state)
     assert_int_equal(h->wanted_ms, w->now);
     handover_step(&w->q[0], w->now + 100);
     assert_int_equal(h->wanted_ms, w->now);
-    h->ahead = 0; /* the owner has gone */
+    h->ahead = 0; /* the owner is gone */
     handover_step(&w->q[0], w->now + 200);
     assert_int_equal(h->wanted_ms, 0);
     end(w);
@@ -564,7 +564,7 @@ static void test_a_step_is_remembered_and_whether_it_returned_messages(void **st
         int64_t stepped_ms, returned_ms, again_ms;
     } cases[] = {
         {true, true, true, 5000, 5000, 5000}, {true, true, false, 5000, 0, 5000},
-        {true, false, true, 0, 0, 6000}, /* stopped for another reason: others get the queue first */
+        {true, false, true, 0, 0, 6000}, /* stopped for another reason: other replicas get the queue first */
         {false, true, true, 0, 0, 5000},      {false, false, true, 0, 0, 5000},
     };
 
@@ -619,7 +619,7 @@ static void test_one_subscribed_partition_makes_a_member(void **state)
     end(w);
 }
 
-static void test_a_report_replaces_the_one_before(void **state)
+static void test_a_report_replaces_the_previous_one(void **state)
 {
     struct world *w = world();
     struct queue *partitions[] = {&w->q[0], &w->q[1]}, *q = &w->q[0];
@@ -637,7 +637,7 @@ static void test_a_report_replaces_the_one_before(void **state)
     assert_int_equal(q->handover.ahead, 2);
     for (int i = 0; i < 2; i++)
         assert_int_equal(w->q[i].handover.heard_ms, w->now);
-    handover_presence(partitions, 2, w->now, NULL, 0); /* the other one has gone */
+    handover_presence(partitions, 2, w->now, NULL, 0); /* the other replica is gone */
     assert_int_equal(q->share->members.since_ms, w->now);
     for (int i = 0; i < 2; i++) {
         assert_false(handover_is_standby(&w->q[i]));
@@ -739,7 +739,7 @@ int main(void)
         cmocka_unit_test(test_a_step_is_remembered_and_whether_it_returned_messages),
         cmocka_unit_test(test_partitions_belong_to_members_only),
         cmocka_unit_test(test_one_subscribed_partition_makes_a_member),
-        cmocka_unit_test(test_a_report_replaces_the_one_before),
+        cmocka_unit_test(test_a_report_replaces_the_previous_one),
         cmocka_unit_test(test_when_a_replica_is_a_standby),
         cmocka_unit_test(test_the_order_of_reports_does_not_change_the_members),
         cmocka_unit_test(test_a_consumer_may_have_a_single_partition),

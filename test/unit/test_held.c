@@ -390,7 +390,7 @@ static void test_the_age_of_a_queue_is_that_of_its_oldest_delivery(void **state)
     bed_end(b);
 }
 
-static void test_a_claim_that_was_not_looked_up_asks_for_lookups(void **state)
+static void test_a_message_that_was_not_looked_up_asks_for_a_lookup(void **state)
 {
     for (int looked = 0; looked < 2; looked++) {
         struct queue_rules rules = bed_rules();
@@ -420,7 +420,7 @@ int main(void)
         cmocka_unit_test(test_the_state_of_a_queue_is_the_first_that_applies),
         cmocka_unit_test(test_the_lower_limit_applies_with_its_reason),
         cmocka_unit_test(test_the_age_of_a_queue_is_that_of_its_oldest_delivery),
-        cmocka_unit_test(test_a_claim_that_was_not_looked_up_asks_for_lookups),
+        cmocka_unit_test(test_a_message_that_was_not_looked_up_asks_for_a_lookup),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1490,7 +1490,7 @@ static void look(struct rig *r, bool ended)
 }
 
 /* The interval grows to five times the configured one, but not above 250 ms unless the configured one is longer. */
-static void test_the_interval_between_polls_has_a_bound(void **state)
+static void test_the_interval_between_polls_is_bounded(void **state)
 {
     static const struct {
         int poll_ms, waits_ms[5];
@@ -2236,7 +2236,7 @@ static void answer_as(struct rig *r, enum outbox_action_kind kind, enum outbox_a
 
 /* A single row is in flight. Four codes are about that row. After any other code it is sent again, a second later or at
  * once on a new connection. */
-static void test_each_code_of_a_closed_channel_has_its_consequence(void **state)
+static void test_each_code_of_a_closed_channel_has_its_own_consequence(void **state)
 {
     static const struct {
         int code;
@@ -2410,7 +2410,7 @@ static void test_each_question_is_asked_again_on_a_new_connection(void **state)
     }
 }
 
-static void test_a_new_lease_does_not_wait_for_the_questions_of_the_former_one(void **state)
+static void test_a_new_lease_does_not_wait_for_questions_of_the_previous_one(void **state)
 {
     static const enum outbox_action_kind kinds[] = {OUTBOX_READ, OUTBOX_WRITE, OUTBOX_PARKED_LIST,
                                                     OUTBOX_UNPARK};
@@ -2461,7 +2461,7 @@ static void test_an_answer_that_the_lease_is_lost_ends_the_relays_work(void **st
     }
 }
 
-static void test_an_answer_to_a_question_of_the_former_lease_is_ignored(void **state)
+static void test_an_answer_to_a_question_of_the_previous_lease_is_ignored(void **state)
 {
     static const enum outbox_action_kind kinds[] = {
         OUTBOX_RESTORE,     OUTBOX_LOOK,        OUTBOX_READ,   OUTBOX_DEAD_LETTERS, OUTBOX_WRITE,
@@ -2507,8 +2507,8 @@ static void test_a_restored_dump_is_prepared_before_anything_else(void **state)
     outbox_deinit(&r.o);
 }
 
-/* A table's turn is checked each second while rows come, and every five seconds otherwise. */
-static void test_turns_come_at_once_while_there_is_more(void **state)
+/* The turn of the tables is checked each second while rows arrive, and every five seconds otherwise. */
+static void test_the_next_turn_comes_at_once_while_more_remains(void **state)
 {
     struct rig r;
 
@@ -2651,8 +2651,8 @@ int main(void)
         cmocka_unit_test(test_each_read_begins_after_the_previous_one),
         cmocka_unit_test(test_routing_keys_of_two_ordered_exchanges_do_not_wait_for_each_other),
         cmocka_unit_test(test_an_exchange_that_reopens_without_a_confirm_stops_again_at_the_third_refusal),
-        cmocka_unit_test(test_the_interval_between_polls_has_a_bound),
-        cmocka_unit_test(test_each_code_of_a_closed_channel_has_its_consequence),
+        cmocka_unit_test(test_the_interval_between_polls_is_bounded),
+        cmocka_unit_test(test_each_code_of_a_closed_channel_has_its_own_consequence),
         cmocka_unit_test(test_a_restart_forgets_the_rows_and_reads_again_after_100_ms),
         cmocka_unit_test(test_parked_rows_stay_in_memory_while_one_is_being_deleted),
         cmocka_unit_test(test_a_lasting_fault_is_logged_once_a_minute),
@@ -2660,11 +2660,11 @@ int main(void)
         cmocka_unit_test(test_the_position_is_written_at_intervals),
         cmocka_unit_test(test_reading_stops_while_too_many_rows_are_in_memory),
         cmocka_unit_test(test_a_question_that_failed_is_asked_again_a_second_later),
-        cmocka_unit_test(test_a_new_lease_does_not_wait_for_the_questions_of_the_former_one),
+        cmocka_unit_test(test_a_new_lease_does_not_wait_for_questions_of_the_previous_one),
         cmocka_unit_test(test_an_answer_that_the_lease_is_lost_ends_the_relays_work),
-        cmocka_unit_test(test_an_answer_to_a_question_of_the_former_lease_is_ignored),
+        cmocka_unit_test(test_an_answer_to_a_question_of_the_previous_lease_is_ignored),
         cmocka_unit_test(test_a_restored_dump_is_prepared_before_anything_else),
-        cmocka_unit_test(test_turns_come_at_once_while_there_is_more),
+        cmocka_unit_test(test_the_next_turn_comes_at_once_while_more_remains),
         cmocka_unit_test(test_each_connection_asks_which_virtual_host_owns_the_outbox),
         cmocka_unit_test(test_a_hint_during_a_poll_leads_to_another_one_soon),
         cmocka_unit_test(test_no_row_is_in_flight_beside_one_to_an_unproven_exchange),

@@ -68,7 +68,7 @@ static void test_messages_with_one_crash_or_two_takeovers_go_in_a_group(void **s
     }
 }
 
-/* Otherwise its own quarantine would never end. */
+/* A message that joined a group would never end its own quarantine. */
 static void test_a_message_quarantined_alone_opens_no_group(void **state)
 {
     struct bed *b = bed_of();

@@ -621,7 +621,7 @@ static void test_a_dead_message_that_circles_waits_longer_each_time(void **state
         {REVIVE + 30, 1000, 3600000, 300000},
         {REVIVE + 1000, 1000, 3600000, 300000},
         {REVIVE + 30, 1000, HOLD_MS, HOLD_MS},
-        {REVIVE + 30, 1, 3600000, 1000}, /* half of the room is used by others: none waits long */
+        {REVIVE + 30, 1, 3600000, 1000}, /* other messages use half of the room: none waits long */
         {REVIVE + 30, 1, 500, 500},
     };
 
@@ -1436,7 +1436,7 @@ static void test_a_queue_with_full_memory_resumes_with_room_for_the_largest(void
 }
 
 /* Some pauses end within a moment, and are not worth two lines. */
-static void test_short_pauses_are_not_logged(void **state)
+static void test_pauses_are_logged_at_once_or_after_a_second(void **state)
 {
     static const struct {
         enum pause_reason reason;
@@ -1794,7 +1794,7 @@ int main(void)
         cmocka_unit_test(test_a_queue_with_many_parked_messages_pauses),
         cmocka_unit_test(test_the_line_about_parked_messages_names_the_most_frequent_error),
         cmocka_unit_test(test_a_queue_with_full_memory_resumes_with_room_for_the_largest),
-        cmocka_unit_test(test_short_pauses_are_not_logged),
+        cmocka_unit_test(test_pauses_are_logged_at_once_or_after_a_second),
         cmocka_unit_test(test_a_slow_application_pauses_its_queue_while_messages_wait),
         cmocka_unit_test(test_a_database_that_is_down_for_a_second_pauses_the_queue),
         cmocka_unit_test(test_deliveries_that_only_wait_are_requeued_after_max_hold),

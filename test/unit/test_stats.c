@@ -230,7 +230,7 @@ static void test_the_keys_of_each_kind(void **state)
     }
 }
 
-static void test_quantiles_of_many(void **state)
+static void test_quantiles_of_many_values(void **state)
 {
     static struct histogram h;
     (void)state;
@@ -289,7 +289,7 @@ int main(void)
         cmocka_unit_test(test_quantiles_beyond_the_bounds),
         cmocka_unit_test(test_each_key_of_a_line_is_found),
         cmocka_unit_test(test_the_keys_of_each_kind),
-        cmocka_unit_test(test_quantiles_of_many),
+        cmocka_unit_test(test_quantiles_of_many_values),
         cmocka_unit_test(test_the_last_bucket_but_one),
         cmocka_unit_test(test_the_rank_of_a_quantile),
     };

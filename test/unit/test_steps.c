@@ -839,7 +839,7 @@ static void test_a_claimed_row_with_crashes_is_sent_alone_or_released(void **sta
 }
 
 /* With `on_body_mismatch: duplicate`, the copy stands for the first body, and its claim has that body's fingerprint. */
-static void test_a_mismatch_is_a_dead_letter_or_a_duplicate(void **state)
+static void test_a_mismatch_becomes_a_dead_letter_or_a_duplicate(void **state)
 {
     static const uint8_t first[16] = {0x00, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde,
                                       0xf0, 0x0f, 0x1e, 0x2d, 0x3c, 0x4b, 0x5a, 0xff};
@@ -1418,7 +1418,7 @@ static void test_a_completed_row_does_not_contradict_the_end_of_its_window(void 
     bed_end(b);
 }
 
-static void test_a_copy_that_follows_is_a_duplicate(void **state)
+static void test_a_later_copy_is_a_duplicate(void **state)
 {
     struct bed *b = bed_of(false);
     struct delivery *d = bed_sent(b, "m", 1), *copy = bed_deliver(b, "m");
@@ -2546,7 +2546,7 @@ static void test_a_dead_letter_that_was_not_written_is_forgotten(void **state)
     bed_end(b);
 }
 
-/* Without the application's text for the log, and with it for the row. */
+/* The log gets the last error without the application's text, and the row gets it with that text. */
 static void test_the_last_error_is_kept_up_to_1024_bytes(void **state)
 {
     static const char why[] = "too many attempts, and this is why there will not be another one";
@@ -2609,10 +2609,10 @@ int main(void)
         cmocka_unit_test(test_a_message_without_attempts_dies_when_only_its_key_waits),
         cmocka_unit_test(test_a_message_without_attempts_left_waits_while_another_can_be_tried),
         cmocka_unit_test(test_a_claimed_row_with_crashes_is_sent_alone_or_released),
-        cmocka_unit_test(test_a_mismatch_is_a_dead_letter_or_a_duplicate),
+        cmocka_unit_test(test_a_mismatch_becomes_a_dead_letter_or_a_duplicate),
         cmocka_unit_test(test_a_completed_row_contradicts_a_failure),
         cmocka_unit_test(test_a_completed_row_does_not_contradict_the_end_of_its_window),
-        cmocka_unit_test(test_a_copy_that_follows_is_a_duplicate),
+        cmocka_unit_test(test_a_later_copy_is_a_duplicate),
         cmocka_unit_test(test_the_first_crash_beside_other_requests_is_logged),
         cmocka_unit_test(test_a_crash_during_the_wait_for_a_commit_is_counted_and_not_charged),
         cmocka_unit_test(test_a_message_that_is_given_up_keeps_its_last_error),
