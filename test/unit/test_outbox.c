@@ -2587,6 +2587,25 @@ static void test_a_row_that_ends_connections_is_found_where_they_take_long(void 
     outbox_deinit(&r.o);
 }
 
+/* A lease is for a sidecar that can send. */
+static void test_nothing_is_due_without_a_broker_or_in_a_drain(void **state)
+{
+    for (int linked = 0; linked < 2; linked++)
+        for (int draining = 0; draining < 2; draining++) {
+            struct rig r;
+
+            begin(&r, NULL, 0);
+            if (linked)
+                outbox_linked(&r.o, r.now_ms);
+            if (draining)
+                outbox_drain(&r.o, r.now_ms, false);
+            assert_int_equal(outbox_due_ms(&r.o, r.now_ms) == INT64_MAX, !linked || draining);
+            turn(&r);
+            assert_int_equal(r.n_asked > 0, linked && !draining);
+            outbox_deinit(&r.o);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2671,6 +2690,7 @@ int main(void)
         cmocka_unit_test(test_the_lag_of_a_confirmed_row_is_measured),
         cmocka_unit_test(test_a_stopped_exchange_is_logged_with_the_brokers_reason),
         cmocka_unit_test(test_an_empty_page_of_parked_rows_is_read_again_a_millisecond_later),
+        cmocka_unit_test(test_nothing_is_due_without_a_broker_or_in_a_drain),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -252,6 +252,30 @@ static void test_a_refused_permission_is_tried_again_after_a_minute(void **state
     end(w);
 }
 
+/* What the queue's arguments forbid is not tried again, whatever the broker refused before. */
+static void test_a_queue_that_drops_its_head_is_not_tried_again(void **state)
+{
+    struct world *w = world(KIND_QUORUM);
+
+    w->works = true;
+    w->publication = PUBLICATION_FORBIDDEN;
+    w->why = "no permission";
+    deliver(w, LIMIT - 2, 10);
+    run(w, w->now + 500);
+    queue_limits_known(&w->q, &(struct queue_limits){true, LIMIT, true});
+    w->publication = PUBLICATION_CONFIRMED;
+    run(w, w->now + 61000);
+    deliver(w, LIMIT - 2, 10);
+    run(w, w->now + 500);
+    assert_int_equal(w->n_published, 1);
+    assert_int_equal(w->n_buried, 2);
+    queue_limits_known(&w->q, &(struct queue_limits){true, LIMIT, false});
+    deliver(w, LIMIT - 2, 10);
+    run(w, w->now + 500);
+    assert_int_equal(w->n_published, 2);
+    end(w);
+}
+
 /* Each message is renewed on arrival: without a limit none is, and with an unknown one at the first redelivery;
  * RabbitMQ 4 has a limit of 20 then. */
 static void test_what_comes_near_the_limit_is_renewed_at_once(void **state)
@@ -1749,6 +1773,7 @@ int main(void)
         cmocka_unit_test(test_what_a_locked_row_keeps_goes_back_or_is_renewed_near_the_limit),
         cmocka_unit_test(test_what_cannot_be_published_is_stored_near_the_limit),
         cmocka_unit_test(test_a_refused_permission_is_tried_again_after_a_minute),
+        cmocka_unit_test(test_a_queue_that_drops_its_head_is_not_tried_again),
         cmocka_unit_test(test_what_comes_near_the_limit_is_renewed_at_once),
         cmocka_unit_test(test_a_start_near_a_limit_is_cautious),
         cmocka_unit_test(test_with_a_limit_of_0_nothing_is_returned),
