@@ -91,7 +91,7 @@ int recorded_write(const char *path)
         return 2;
     }
     fputs(
-        "# Hashes of what happens in the simulator's runs. A commit that moves code leaves them as they are.\n"
+        "# Hashes of the traces of runs of the simulator. A commit that only moves code does not change them.\n"
         "# Written by test/sim --record test/sim.d/traces\n",
         f);
     for (uint64_t seed = 1; seed <= N_PLANS; seed++)
