@@ -223,6 +223,26 @@ static void test_messages_in_turns_pause_the_queue(void **state)
     end(w);
 }
 
+/* A ninth replica takes the place of the first. */
+static void test_the_figures_of_eight_replicas_are_remembered(void **state)
+{
+    enum { N = 8 };
+    struct world *w = world();
+    const struct order_peer *peers = w->q[0].order.peers;
+
+    for (int round = 1; round <= 2; round++)
+        for (int i = 0; i < N; i++) {
+            queue_peer(&w->q[0], w->now, (uint64_t)i + 1, 1, round * 10);
+            assert_int_equal(peers[i].who, i + 1);
+            assert_int_equal(peers[i].received, round * 10);
+        }
+    for (int i = 0; i < N + 1; i++) {
+        queue_peer(&w->q[0], w->now, (uint64_t)i + 101, 1, 5);
+        assert_int_equal(peers[i % N].who, i + 101);
+    }
+    end(w);
+}
+
 /* Either side has subscribed again, or the other one has received nothing in between. */
 static void test_a_lawful_switch_is_none(void **state)
 {
@@ -613,6 +633,7 @@ int main(void)
         cmocka_unit_test(test_copies_under_other_keys_follow_the_first),
         cmocka_unit_test(test_copies_with_other_bodies_keep_their_order),
         cmocka_unit_test(test_messages_in_turns_pause_the_queue),
+        cmocka_unit_test(test_the_figures_of_eight_replicas_are_remembered),
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),
         cmocka_unit_test(test_nothing_behind_a_message_without_its_body_is_claimed),
