@@ -252,7 +252,7 @@ static void test_a_refused_permission_is_tried_again_after_a_minute(void **state
     end(w);
 }
 
-/* What the queue's arguments forbid is not tried again, whatever the broker refused before. */
+/* Arguments of the queue decide until they are read again. */
 static void test_a_queue_that_drops_its_head_is_not_tried_again(void **state)
 {
     struct world *w = world(KIND_QUORUM);
