@@ -312,6 +312,9 @@ static void test_join(void **state)
     assert_non_null(strstr(f.text, "256 bytes"));
     headers[1].bytes.len = 249;
     assert_int_equal(identity_find(&join, 1, &m, NULL, &id, &f), IDENTITY_FOUND);
+    join.n_parts = 1;
+    assert_int_equal(identity_find(&join, 1, &m, NULL, &id, &f), IDENTITY_FOUND);
+    assert_string_equal(buf_text(&id), "x%2Fy");
     join.n_parts = 0;
     assert_int_equal(identity_find(&join, 1, &m, NULL, &id, &f), IDENTITY_MISSING);
     buf_deinit(&id);

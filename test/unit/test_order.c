@@ -223,6 +223,35 @@ static void test_messages_in_turns_pause_the_queue(void **state)
     end(w);
 }
 
+/* The count of deliveries tells a message that the broker has taken back from a copy of it. */
+static void test_a_message_that_comes_twice_on_one_channel_stops_the_queue(void **state)
+{
+    static const struct {
+        const char *id;
+        int64_t first, second;
+        bool redelivered, stops;
+    } cases[] = {{"a", 0, 1, true, true},  {"a", 1, 2, true, true},   {"a", 1, 1, true, false},
+                 {"a", 2, 1, true, false}, {"a", 0, 1, false, false}, {"b", 0, 1, true, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct world *w = world();
+        struct queue *q = &w->q[0];
+
+        w->can = 0;
+        deliver_again(w, 0, 1, "a", cases[i].first);
+        struct arrival *a = bed_arrival(q, cases[i].id);
+
+        a->copy.delivery_count = cases[i].second;
+        a->message->redelivered = cases[i].redelivered;
+        a->has_key = true;
+        a->key[0] = 1;
+        queue_delivered(q, w->now, a, NULL);
+        if ((q->order.stop != NULL) != cases[i].stops)
+            fail_msg("case %zu: %s", i, q->order.stop ? q->order.stop : "does not stop");
+        end(w);
+    }
+}
+
 /* A ninth replica takes the place of the first. */
 static void test_the_figures_of_eight_replicas_are_remembered(void **state)
 {
@@ -633,6 +662,7 @@ int main(void)
         cmocka_unit_test(test_copies_under_other_keys_follow_the_first),
         cmocka_unit_test(test_copies_with_other_bodies_keep_their_order),
         cmocka_unit_test(test_messages_in_turns_pause_the_queue),
+        cmocka_unit_test(test_a_message_that_comes_twice_on_one_channel_stops_the_queue),
         cmocka_unit_test(test_the_figures_of_eight_replicas_are_remembered),
         cmocka_unit_test(test_a_lawful_switch_is_none),
         cmocka_unit_test(test_an_old_report_is_no_proof),

@@ -5,6 +5,7 @@
 #include "onceward/core/outcome.h"
 #include "onceward/core/row.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const int usual_permanent[] = {400, 410, 413, 415, 422};
@@ -163,16 +164,20 @@ static void test_what_the_application_wrote_is_not_brief(void **state)
          "the answer of 127.0.0.1:80 is not HTTP: no status line"},
         {"token expired without an answer", "token expired without an answer"},
         {"answered 50", "answered 50"},
+        {"answered 500", "answered 500"},
         {"answered 500:", "answered 500"},
         {"answered answered 500: x", "answered answered 500"},
         {"", ""},
     };
 
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        size_t len = outcome_brief(cases[i].error, strlen(cases[i].error));
+        size_t whole = strlen(cases[i].error);
+        char *error = memcpy(malloc(whole + !whole), cases[i].error, whole); /* without a NUL */
+        size_t len = outcome_brief(error, whole);
 
         assert_int_equal(len, strlen(cases[i].brief));
-        assert_memory_equal(cases[i].error, cases[i].brief, len);
+        assert_memory_equal(error, cases[i].brief, len);
+        free(error);
     }
 }
 
