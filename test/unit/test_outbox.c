@@ -2640,6 +2640,27 @@ static void test_nothing_is_due_without_a_broker_or_in_a_drain(void **state)
         }
 }
 
+static void test_the_silence_of_a_parked_row_begins_when_it_is_read(void **state)
+{
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    answer(&r, 2, 5, true, "y");
+    for (int i = 0; i < OUTBOX_REFUSALS; i++)
+        refuse(&r);
+    assert_int_equal(r.o.parked.n_stopped, 1);
+    pass(&r, 1000);
+    assert_int_equal(r.o.sent.len, 1);
+    for (int64_t ms = 500; ms < OUTBOX_SILENT_MS; ms += 500)
+        pass(&r, 500);
+    pass(&r, 499);
+    assert_int_equal(r.n_given_up, 0);
+    pass(&r, 1);
+    assert_int_equal(r.n_given_up, 1);
+    outbox_deinit(&r.o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2726,6 +2747,7 @@ int main(void)
         cmocka_unit_test(test_a_stopped_exchange_is_logged_with_the_brokers_reason),
         cmocka_unit_test(test_an_empty_page_of_parked_rows_is_read_again_a_millisecond_later),
         cmocka_unit_test(test_nothing_is_due_without_a_broker_or_in_a_drain),
+        cmocka_unit_test(test_the_silence_of_a_parked_row_begins_when_it_is_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

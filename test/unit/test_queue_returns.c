@@ -1766,6 +1766,30 @@ static void test_a_drain_is_logged_once_with_its_time(void **state)
     bed_end(b);
 }
 
+static void test_a_queue_with_many_surplus_copies_pauses(void **state)
+{
+    enum { MOST = 20 };
+    struct queue_rules rules = bed_rules();
+
+    rules.max_parked = MOST;
+    rules.max_bytes = rules.max_message_bytes = 1000; /* fewer copies fit than messages may be parked */
+    struct bed *b = bed_new(&rules, KIND_CLASSIC);
+    size_t *n = &b->q.held.waiting[WAIT_SURPLUS].len; /* counted, and not looked at */
+    static const struct {
+        size_t n;
+        bool pauses;
+    } cases[] = {{MOST - 1, false}, {MOST, true}, {MOST - 2, true}, {MOST - 3, false}, {0, false}};
+
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        *n = cases[i].n;
+        bed_pass(b, 1000);
+        queue_time(&b->q, b->now);
+        if (pause_is_on(&b->q, PAUSE_PARKED_FULL) != cases[i].pauses)
+            fail_msg("%zu copies", cases[i].n);
+    }
+    bed_end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1824,6 +1848,7 @@ int main(void)
         cmocka_unit_test(test_a_database_that_is_down_for_a_second_pauses_the_queue),
         cmocka_unit_test(test_deliveries_that_only_wait_are_requeued_after_max_hold),
         cmocka_unit_test(test_a_drain_is_logged_once_with_its_time),
+        cmocka_unit_test(test_a_queue_with_many_surplus_copies_pauses),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2564,6 +2564,17 @@ static void test_the_last_error_is_kept_up_to_1024_bytes(void **state)
     bed_end(b);
 }
 
+static void test_a_large_letter_asks_for_its_connection_once(void **state)
+{
+    struct bed *b = bed_of(true);
+
+    assert_false(queue_take_large_letter(&b->q));
+    b->q.asks.large_letter = true;
+    assert_true(queue_take_large_letter(&b->q));
+    assert_false(queue_take_large_letter(&b->q));
+    bed_end(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2645,6 +2656,7 @@ int main(void)
         cmocka_unit_test(test_a_message_is_requeued_once_its_body_fits),
         cmocka_unit_test(test_a_dead_letter_that_was_not_written_is_forgotten),
         cmocka_unit_test(test_the_last_error_is_kept_up_to_1024_bytes),
+        cmocka_unit_test(test_a_large_letter_asks_for_its_connection_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
