@@ -215,8 +215,6 @@ void outbox_row_came(struct outbox *o, int64_t now_ms, const struct outbox_new *
 {
     if (o->reading.ask != OUTBOX_ASKED || !o->reading.batch)
         return;
-    if (!o->wanted.len && !o->sent.len)
-        o->link.quiet_since_ms = now_ms ? now_ms : 1;
     rows_add(o, now_ms, row);
     o->reading.after = row->seq;
     o->reading.n++;

@@ -33,8 +33,6 @@ void outbox_parked_came(struct outbox *o, int64_t now_ms, const struct outbox_ne
 
     if (o->parked.read != OUTBOX_ASKED)
         return;
-    if (!o->wanted.len && !o->sent.len)
-        o->link.quiet_since_ms = now_ms ? now_ms : 1;
     assert(e); /* the exchange whose rows were asked for */
     rows_add(o, now_ms, row);
     e->stop.after = row->seq;

@@ -237,6 +237,8 @@ void rows_add(struct outbox *o, int64_t now_ms, const struct outbox_new *new)
     struct outbox_row *row = mem_zalloc(1, sizeof(*row) + n_bytes);
     char *at = (char *)(row + 1);
 
+    if (!o->wanted.len && !o->sent.len)
+        o->link.quiet_since_ms = now_ms ? now_ms : 1;
     row->phase = OUTBOX_BEHIND;
     row->parked = new->parked;
     row->batch = new->parked ? NULL : o->reading.batch;

@@ -2661,6 +2661,37 @@ static void test_the_silence_of_a_parked_row_begins_when_it_is_read(void **state
     outbox_deinit(&r.o);
 }
 
+/* An earlier row is not done: its dead letter is still being written. */
+static void test_silence_begins_with_the_first_row_that_waits(void **state)
+{
+    struct outbox_action a;
+    struct rig r;
+
+    start(&r);
+    prove(&r);
+    outbox_batch_came(&r.o, r.now_ms, SLICE("batch"), true);
+    outbox_row_came(&r.o, r.now_ms,
+                    &(struct outbox_new){.seq = 2,
+                                         .exchange = SLICE("x"),
+                                         .routing_key = SLICE("k"),
+                                         .message_id = SLICE("m2"),
+                                         .body_len = 101});
+    outbox_read_ends(&r.o, r.now_ms, OUTBOX_DONE);
+    assert_true(turn_to(&r, OUTBOX_DEAD_LETTERS, &a));
+    turn(&r);
+    read_on(&r);
+    answer(&r, 3, 3, true, "x");
+    confirm_all(&r);
+    for (int64_t ms = 0; ms < OUTBOX_SILENT_MS; ms += 500)
+        pass(&r, 500);
+    read_on(&r);
+    answer(&r, 4, 4, true, "x");
+    assert_int_equal(r.o.sent.len, 1);
+    pass(&r, 500);
+    assert_int_equal(r.n_given_up, 0);
+    outbox_deinit(&r.o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -2748,6 +2779,7 @@ int main(void)
         cmocka_unit_test(test_an_empty_page_of_parked_rows_is_read_again_a_millisecond_later),
         cmocka_unit_test(test_nothing_is_due_without_a_broker_or_in_a_drain),
         cmocka_unit_test(test_the_silence_of_a_parked_row_begins_when_it_is_read),
+        cmocka_unit_test(test_silence_begins_with_the_first_row_that_waits),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
