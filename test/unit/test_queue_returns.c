@@ -629,6 +629,7 @@ static void circle(struct world *w, int n_rejected, int64_t *ret_least, int64_t 
         *ret_least = wait < *ret_least ? wait : *ret_least;
         *ret_most = wait > *ret_most ? wait : *ret_most;
     }
+    w->id = NULL;
 }
 
 static void test_a_dead_message_that_circles_waits_longer_each_time(void **state)
