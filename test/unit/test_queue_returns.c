@@ -227,8 +227,8 @@ static void test_what_cannot_be_published_is_stored_near_the_limit(void **state)
     }
 }
 
-/* An operator may grant the permission at any time. */
-static void test_a_refused_permission_is_tried_again_after_a_minute(void **state)
+/* The broker has refused the permission to publish a copy. */
+static struct world *world_without_permission(void)
 {
     struct world *w = world(KIND_QUORUM);
 
@@ -237,6 +237,14 @@ static void test_a_refused_permission_is_tried_again_after_a_minute(void **state
     w->why = "no permission";
     deliver(w, LIMIT - 2, 10);
     run(w, w->now + 500);
+    return w;
+}
+
+/* An operator may grant the permission at any time. */
+static void test_a_refused_permission_is_tried_again_after_a_minute(void **state)
+{
+    struct world *w = world_without_permission();
+
     assert_int_equal(w->n_buried, 1);
     w->publication = PUBLICATION_CONFIRMED;
     deliver(w, LIMIT - 2, 10);
@@ -255,13 +263,8 @@ static void test_a_refused_permission_is_tried_again_after_a_minute(void **state
 /* Arguments of the queue decide until they are read again. */
 static void test_a_queue_that_drops_its_head_is_not_tried_again(void **state)
 {
-    struct world *w = world(KIND_QUORUM);
+    struct world *w = world_without_permission();
 
-    w->works = true;
-    w->publication = PUBLICATION_FORBIDDEN;
-    w->why = "no permission";
-    deliver(w, LIMIT - 2, 10);
-    run(w, w->now + 500);
     queue_limits_known(&w->q, &(struct queue_limits){true, LIMIT, true});
     w->publication = PUBLICATION_CONFIRMED;
     run(w, w->now + 61000);
